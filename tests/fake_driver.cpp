@@ -354,9 +354,11 @@ int cuMemMap(uint64_t address, size_t bytes, size_t, uint64_t handle, uint64_t) 
   const int result = outcome("cuMemMap");
   if (result != 0) return result;
   void* const at = reinterpret_cast<void*>(address);
+  fake::add_memory(at, bytes);
   return map_file(*reinterpret_cast<int*>(handle), bytes, at) == nullptr ? kOutOfMemory : 0;
 }
 int cuMemUnmap(uint64_t address, size_t bytes) {
+  fake::remove_memory(reinterpret_cast<void*>(address));
   mmap(reinterpret_cast<void*>(address), bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED,
        -1, 0);
   return outcome("cuMemUnmap");

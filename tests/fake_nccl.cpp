@@ -4,7 +4,8 @@
 // another by Unix sockets, memory of a GPU is that of the fake driver, and a group of sends and
 // receives is work of its stream, which waits without an end for ranks that do not come.
 // FAKE_NCCL=refuse: no ranks are connected; silent: this rank's data stays where it is after the
-// first exchange; slow: exchanges take 10 milliseconds; fail N: the N-th group is refused.
+// first exchange; hung: and nothing comes to it; slow: exchanges take 10 milliseconds; fail N: the
+// N-th group is refused.
 #include <dlfcn.h>
 #include <poll.h>
 #include <sys/socket.h>
@@ -69,6 +70,7 @@ struct ncclComm {
 namespace {
 
 thread_local ncclComm* grouped = nullptr;
+std::atomic<uint64_t> peers{0};
 
 struct Exchange {
   ncclComm* communicator;
@@ -123,7 +125,8 @@ void ncclComm::connect() {
 }
 
 void ncclComm::exchange(std::vector<Part> exchanged) {
-  const bool silent = mode() == "silent" && ++exchanges > 1;
+  const bool later = ++exchanges > 1, hung = mode() == "hung" && later,
+             silent = hung || (mode() == "silent" && later);
   if (mode() == "slow") usleep(10000);
   std::vector<size_t> done(exchanged.size());
   bool left = true;
@@ -133,7 +136,7 @@ void ncclComm::exchange(std::vector<Part> exchanged) {
       const Part& part = exchanged[i];
       if (done[i] == part.bytes) continue;
       left = true;
-      if (part.sends && silent) continue;
+      if (hung || (part.sends && silent)) continue;
       const int to = sockets[static_cast<size_t>(part.rank)];
       const ssize_t moved =
           part.sends
@@ -146,6 +149,9 @@ void ncclComm::exchange(std::vector<Part> exchanged) {
 }
 
 extern "C" {
+
+// A bit for each rank that this one has exchanged with since they were connected.
+uint64_t fake_nccl_peers() { return peers; }
 
 int ncclGetVersion(int* version) {
   *version = 22803;
@@ -194,6 +200,8 @@ int ncclGroupEnd() {
   if (communicator == nullptr) return kSuccess;
   if (communicator->thread.joinable()) communicator->thread.join();
   if (mode() == "fail " + std::to_string(++communicator->groups)) return kInvalidUsage;
+  for (const Part& part : communicator->parts)
+    if (communicator->groups > 1) peers |= uint64_t{1} << part.rank;
   communicator->state = kInProgress;
   ++communicator->queued;
   enqueue(communicator->stream, new Exchange{communicator, std::move(communicator->parts)});

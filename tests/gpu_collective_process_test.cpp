@@ -231,34 +231,36 @@ std::vector<std::byte> results_of(const Context& context, const Group& group, DT
   return all;
 }
 
+// The ranks of a group, whatever carries their data, against those that send through their hosts.
+bool have_bits_of_staged(int32_t rank, int32_t size, const Group& group) {
+  alarm(240);
+  const Context context = context_of(rank);
+  setenv("PERSEID_TRANSPORT", "sockets", 1);
+  const Group staged = Group(GroupOptions{
+      .rank = rank,
+      .size = size,
+      .rendezvous = "unix:" + testing::TempDir() + "staged" + std::to_string(getppid()),
+      .token = "a secret",
+      .deadline = 30s});
+  bool right = true;
+  for (const DType dtype : {perseid::bf16, perseid::f32, perseid::f64})
+    for (const bool second_dim : {false, true}) {
+      setenv("PERSEID_TRANSPORT", "sockets", 1);
+      const std::vector<std::byte> expected = results_of(context, staged, dtype, second_dim);
+      setenv("PERSEID_TRANSPORT", "nccl", 1);
+      for (const auto fusion : {perseid::Fusion::kUnfused, perseid::Fusion::kFused})
+        if (results_of(context, group, dtype, second_dim, fusion) != expected) {
+          fprintf(stderr, "dtype %s, %s, %s\n", std::to_string(static_cast<int>(dtype)).c_str(),
+                  second_dim ? "columns" : "rows",
+                  fusion == perseid::Fusion::kFused ? "fused" : "unfused");
+          right = false;
+        }
+    }
+  return right && !testing::Test::HasFailure();
+}
+
 TEST_F(NcclProcesses, HaveTheBitsOfRanksThatSendThroughTheirHosts) {
-  start(kRanks, [&](int32_t rank) {
-    alarm(120);
-    const Group group = group_of(rank);
-    const Context context = context_of(rank);
-    setenv("PERSEID_TRANSPORT", "sockets", 1);
-    const Group staged = Group(GroupOptions{
-        .rank = rank,
-        .size = kRanks,
-        .rendezvous = "unix:" + testing::TempDir() + "staged" + std::to_string(getppid()),
-        .token = "a secret",
-        .deadline = 30s});
-    bool right = true;
-    for (const DType dtype : {perseid::bf16, perseid::f32, perseid::f64})
-      for (const bool second_dim : {false, true}) {
-        setenv("PERSEID_TRANSPORT", "sockets", 1);
-        const std::vector<std::byte> expected = results_of(context, staged, dtype, second_dim);
-        setenv("PERSEID_TRANSPORT", "nccl", 1);
-        for (const auto fusion : {perseid::Fusion::kUnfused, perseid::Fusion::kFused})
-          if (results_of(context, group, dtype, second_dim, fusion) != expected) {
-            fprintf(stderr, "dtype %s, %s, %s\n", std::to_string(static_cast<int>(dtype)).c_str(),
-                    second_dim ? "columns" : "rows",
-                    fusion == perseid::Fusion::kFused ? "fused" : "unfused");
-            right = false;
-          }
-      }
-    return right && !testing::Test::HasFailure();
-  });
+  start(kRanks, [&](int32_t rank) { return have_bits_of_staged(rank, kRanks, group_of(rank)); });
   EXPECT_EQ(join(), std::vector<int>(kRanks, 0));
 }
 
@@ -310,6 +312,29 @@ TEST_F(NcclProcesses, GoOnWithoutARankThatIsStopped) {
   kill(children_[1], SIGKILL);
   children_.erase(children_.begin());
   (void)join();
+}
+
+// Two hosts of two ranks, which map memory of one another. Two GPUs have both hosts.
+class NcclHostProcesses : public NcclProcesses {
+ protected:
+  static constexpr int32_t kAll = 4;
+  void SetUp() override {
+    NcclProcesses::SetUp();
+    if (!IsSkipped() && count_gpus() < 2) GTEST_SKIP() << "needs two GPUs";
+  }
+  void enter(int32_t rank) override {
+    NcclProcesses::enter(rank / 2);
+    setenv("PERSEID_HOSTID", rank < 2 ? "first" : "second", 1);
+  }
+};
+
+TEST_F(NcclHostProcesses, HaveTheBitsOfRanksThatSendThroughTheirHosts) {
+  start(kAll, [&](int32_t rank) { return have_bits_of_staged(rank, kAll, group_of(rank, kAll)); });
+  EXPECT_EQ(join(), std::vector<int>(kAll, 0));
+}
+
+TEST_F(NcclHostProcesses, GoOnWithoutARankThatIsKilled) {
+  kill_one({.ranks = kAll, .victim = 1, .to_meet = 10s});
 }
 
 }  // namespace

@@ -62,6 +62,12 @@ void visit_shard(const Shards& shards, int32_t rank, std::byte* data, const Visi
       visit(view.as<uint32_t>()[i * view.stride[0] + j], element);
 }
 
+inline bool has_come(const uint32_t* word, uint32_t epoch) {
+  const auto end = Clock::now() + 5s;
+  while (cpu::load_acquire(word) != epoch)
+    if (Clock::now() > end) return false;
+  return true;
+}
 // The work of the default stream.
 inline bool ended(const Member& member) {
   return cuda::synchronize(*member.device->gpu, nullptr).ok();
@@ -94,12 +100,13 @@ inline bool gathers(const Member& member, int64_t outer) {
     right = right && transport->start(operation, epoch).ok() &&
             transport->send(operation, sending, parts).ok() && transport->launched(sending).ok();
     right = transport->finish(sending).ok() && right && ended(member);
+    // As a kernel waits.
+    for (int64_t chunk = 0; right && chunk < chunks.count(); ++chunk)
+      right = has_come(transport->signals() + chunk, epoch);
     for (int32_t rank = 0; right && rank < group.size(); ++rank)
       visit_shard(shards, rank, transport->gathered(), [&](uint32_t value, int64_t element) {
         right = right && value == value_of(rank, element, epoch);
       });
-    for (int64_t chunk = 0; right && chunk < chunks.count(); ++chunk)
-      right = transport->signals()[chunk] == epoch;
   }
   return right;
 }
@@ -140,11 +147,17 @@ inline bool gathers_scales(const Member& member, int64_t batch) {
     right = gather->finish(sending).ok() && right && ended(member);
     const DLTensor& all = *gather->scales();
     right = right && all.ndim == 2 && all.shape[0] == batch && all.shape[1] == begin.back();
-    for (size_t rank = 0; right && rank + 1 < begin.size(); ++rank)
-      for (int64_t entry = 0; entry < batch; ++entry)
-        for (int64_t row = begin[rank]; row < begin[rank + 1]; ++row)
-          right = right && static_cast<const float*>(all.data)[entry * begin.back() + row] ==
-                               value(rank, entry, row - begin[rank], epoch);
+    const auto have_come = [&] {
+      for (size_t rank = 0; rank + 1 < begin.size(); ++rank)
+        for (int64_t entry = 0; entry < batch; ++entry)
+          for (int64_t row = begin[rank]; row < begin[rank + 1]; ++row)
+            if (static_cast<const volatile float*>(all.data)[entry * begin.back() + row] !=
+                value(rank, entry, row - begin[rank], epoch))
+              return false;
+      return true;
+    };
+    const auto end = Clock::now() + 5s;
+    while (right && !have_come()) right = Clock::now() < end;
   }
   return right;
 }
@@ -178,6 +191,9 @@ inline bool reduces(const Member& member, int64_t outer) {
               ->part(operation, sending, rank, group.rank(), &computed[static_cast<size_t>(rank)])
               .ok();
     right = transport->finish(sending).ok() && right && ended(member);
+    const perseid_arrival arrival = transport->arrival(operation, epoch);
+    for (int64_t i = 0; right && i < transport->arrivals(); ++i)
+      right = has_come(arrival.signals + i, epoch);
     for (int32_t rank = 0; right && rank < group.size(); ++rank) {
       const Tensor& part = computed[static_cast<size_t>(rank)];
       int64_t element = 0;

@@ -15,179 +15,7 @@ namespace {
 
 using namespace host_ranks;
 
-// Work of the default stream, as of a kernel.
-void launch(std::function<void()> work) {
-  static const auto enqueue = fake<void (*)(void*, void (*)(void*), void*)>("fake_enqueue");
-  enqueue(
-      nullptr,
-      [](void* argument) {
-        const std::unique_ptr<std::function<void()>> own(
-            static_cast<std::function<void()>*>(argument));
-        (*own)();
-      },
-      new std::function<void()>(std::move(work)));
-}
-
-// As a kernel waits: until the word has come, or the operation is aborted.
-void await(const perseid_arrival& arrival, int64_t word) {
-  while (!epoch_reached(cpu::load_acquire(arrival.signals + word), arrival.epoch) &&
-         cpu::load_acquire(arrival.abort) == 0)
-    usleep(20);
-}
-
-class Nccl : public NcclRanks {
- protected:
-  static Status agree(const Member& member, uint64_t deadline_ns = kDeadline) {
-    return NcclLinks::agree(*member.group, Operation("plan", deadline_ns), member.device->gpu);
-  }
-  static bool carries(const Member& member) { return NcclLinks::carry(*member.group); }
-};
-
-// A plan's part in an all-gather, of uneven shards: the shards of `inner` elements a row, in
-// chunks.
-class Gathering {
- public:
-  Gathering(const Member& member, int64_t outer, int64_t inner = 5)
-      : group_(*member.group), shards_(shards_of(group_.size(), outer)) {
-    shards_.inner = inner;
-    chunks_ = std::make_unique<ShardChunks>(shards_, group_.size(), 2);
-    const Operation operation("all-gather", kDeadline);
-    const Status status =
-        transport_of(*member.device, group_)
-            .make_gather({group_, operation, *member.device}, shards_, *chunks_, &transport_);
-    if (!status.ok()) throw std::runtime_error(status.sentence());
-  }
-  const ShardChunks& chunks() const { return *chunks_; }
-  const GatherTransport& transport() const { return *transport_; }
-
-  // One execution, whose kernel does `work`.
-  Status execute(const Operation& operation, uint32_t epoch, std::function<void()> work) {
-    const int64_t size = shards_.size(group_.rank());
-    own_.resize(static_cast<size_t>(shards_.outer * size * shards_.inner));
-    for (size_t i = 0; i < own_.size(); ++i)
-      own_[i] = value_of(group_.rank(), static_cast<int64_t>(i), epoch);
-    const Tensor shard{.data = own_.data(),
-                       .dtype = shards_.dtype,
-                       .rank = 3,
-                       .shape = {shards_.outer, size, shards_.inner},
-                       .stride = {size * shards_.inner, shards_.inner, 1}};
-    cut_shard(shards_, *chunks_, group_.rank(), transport_->gathered(), shard, &parts_);
-    const Turn turn(group_, operation);
-    if (!turn.status().ok()) return turn.status();
-    const Sending sending{epoch, nullptr, nullptr};
-    Status status = transport_->send(operation, sending, parts_);
-    arrival_ = transport_->arrival(operation, epoch);
-    if (status.ok()) launch(std::move(work));
-    if (status.ok()) status = transport_->launched(sending);
-    const Status finished = transport_->finish(sending);
-    return status.ok() ? finished : status;
-  }
-  // Whether a chunk is that of the epoch.
-  bool is_right(int64_t chunk, uint32_t epoch) const {
-    const int32_t rank = chunks_->owner(chunk);
-    const auto c = static_cast<size_t>(chunk);
-    const int64_t from = chunks_->begin[c], to = chunks_->begin[c + 1],
-                  begin = shards_.begin_of(rank), size = shards_.size(rank);
-    const Tensor view = shards_.view(transport_->gathered(), from, to);
-    for (int64_t i = 0; i < shards_.outer; ++i)
-      for (int64_t j = 0; j < (to - from) * shards_.inner; ++j)
-        if (view.as<uint32_t>()[i * view.stride[0] + j] !=
-            value_of(rank, (i * size + from - begin) * shards_.inner + j, epoch))
-          return false;
-    return true;
-  }
-  const perseid_arrival& arrival() const { return arrival_; }  // of the last execution
-  int64_t visited(int64_t visit) const {
-    return ChunkTable<int64_t>{nullptr, chunks_->count(), chunks_->pivot(group_.rank())}
-        .chunk_of_visit(visit);
-  }
-
- private:
-  Group& group_;
-  Shards shards_;
-  std::unique_ptr<ShardChunks> chunks_;
-  std::unique_ptr<GatherTransport> transport_;
-  std::vector<uint32_t> own_;
-  std::vector<SentPart> parts_;
-  perseid_arrival arrival_{};
-};
-
-// A plan's part in a sum of shards.
-class Reducing {
- public:
-  Reducing(const Member& member, int64_t outer)
-      : group_(*member.group),
-        shards_(shards_of(group_.size(), outer)),
-        chunks_(shards_, group_.size(), 2) {
-    const Operation operation("reduce-scatter", kDeadline);
-    const Status status =
-        transport_of(*member.device, group_)
-            .make_reduce({group_, operation, *member.device}, shards_, chunks_, &transport_);
-    if (!status.ok()) throw std::runtime_error(status.sentence());
-  }
-  // One execution: the kernel computes chunk after chunk, each after before(chunk), then sums.
-  Status execute(const Operation& operation, uint32_t epoch,
-                 const std::function<bool(int64_t)>& before, std::atomic<bool>* right) {
-    const Turn turn(group_, operation);
-    if (!turn.status().ok()) return turn.status();
-    const Sending sending{epoch, nullptr, nullptr};
-    Status status = transport_->start(operation, sending);
-    const perseid_arrival arrival = transport_->arrival(operation, epoch);
-    launch([=, this] {
-      const ChunkTable<int64_t> table{nullptr, chunks_.count(),
-                                      chunks_.pivot((group_.rank() + 1) % group_.size())};
-      for (int64_t visit = 0; visit < chunks_.count(); ++visit) {
-        const int64_t chunk = table.chunk_of_visit(visit);
-        if (!before(chunk)) return;
-        visit_chunk(chunk, [&](uint32_t& value, int64_t element) {
-          value = value_of(group_.rank(), 1000 * chunk + element, epoch);
-        });
-        cpu::set_signal(transport_->signals() + chunk, epoch);
-      }
-      for (int64_t i = 0; i < transport_->arrivals(); ++i) await(arrival, i);
-      if (cpu::load_acquire(arrival.abort) == 0 && !are_right(epoch)) *right = false;
-    });
-    if (status.ok()) status = transport_->send(sending);
-    const Status finished = transport_->finish(sending);
-    return status.ok() ? finished : status;
-  }
-
- private:
-  template <class Visit>
-  void visit_chunk(int64_t chunk, const Visit& visit) const {
-    const auto c = static_cast<size_t>(chunk);
-    const Tensor view = shards_.view(transport_->partial(), chunks_.begin[c], chunks_.begin[c + 1]);
-    int64_t element = 0;
-    for (int64_t i = 0; i < view.shape[0]; ++i)
-      for (int64_t j = 0; j < view.shape[1] * view.shape[2]; ++j, ++element)
-        visit(view.as<uint32_t>()[i * view.stride[0] + j], element);
-  }
-  bool are_right(uint32_t epoch) const {
-    const int32_t own = group_.rank();
-    const int64_t first = chunks_.first_of(own);
-    for (int32_t rank = 0; rank < group_.size(); ++rank) {
-      Tensor part;
-      if (!transport_->part(Operation("", 1), {epoch, nullptr, nullptr}, rank, own, &part).ok())
-        return false;
-      for (int64_t chunk = first; chunk < chunks_.first_of(own + 1); ++chunk) {
-        const auto c = static_cast<size_t>(chunk);
-        const int64_t from = chunks_.begin[c] - shards_.begin_of(own),
-                      size = chunks_.begin[c + 1] - chunks_.begin[c];
-        for (int64_t i = 0; i < shards_.outer; ++i)
-          for (int64_t j = 0; j < size * shards_.inner; ++j)
-            if (part.as<uint32_t>()[i * part.stride[0] + from * part.stride[1] + j] !=
-                value_of(rank, 1000 * chunk + i * size * shards_.inner + j, epoch))
-              return false;
-      }
-    }
-    return true;
-  }
-
-  Group& group_;
-  const Shards shards_;
-  const ShardChunks chunks_;
-  std::unique_ptr<ReduceTransport> transport_;
-};
+class Nccl : public NcclRanks {};
 
 TEST_F(Nccl, BringsShardsAndPartsToTheirRanks) {
   for (const int32_t size : {2, 3}) {
@@ -304,46 +132,35 @@ TEST_F(Nccl, QueuesExecutionsBehindOneAnother) {
     Reducing reducing(member, 1);
     std::atomic<bool> right{true};
     Status status;
-    for (uint32_t epoch = 1; status.ok() && epoch <= 5; ++epoch) {
+    // On two streams in turn.
+    int second = 0;
+    void* stream = nullptr;
+    const auto next = [&] { return stream = stream == nullptr ? &second : nullptr; };
+    for (uint32_t epoch = 1; status.ok() && epoch <= 6; ++epoch) {
       for (Gathering* each : {&gathering, &other}) {
         if (!status.ok()) break;
-        status = each->execute(Operation("all-gather", kDeadline), epoch, [=, &right] {
+        const auto check = [=, &right] {
           for (int64_t chunk = 0; chunk < each->chunks().count(); ++chunk)
             while (!epoch_reached(cpu::load_acquire(each->transport().signals() + chunk), epoch))
               usleep(20);
           usleep(2000);
           for (int64_t chunk = 0; chunk < each->chunks().count(); ++chunk)
             if (!each->is_right(chunk, epoch)) right = false;
-        });
+        };
+        status = each->execute(Operation("all-gather", kDeadline), epoch, check, next());
       }
       if (status.ok())
         status = reducing.execute(
-            Operation("reduce-scatter", kDeadline), epoch, [](int64_t) { return true; }, &right);
+            Operation("reduce-scatter", kDeadline), epoch, [](int64_t) { return true; }, &right,
+            next());
     }
+    if (status.ok()) status = cuda::synchronize(*member.device->gpu, &second);
     return status.ok() && ended(member) && right;
   });
   EXPECT_EQ(join(), std::vector<int>(3, 0));
 }
 
 // ---- Failures ----
-
-// As a plan and its caller: what the execution or the synchronisation returns, and that the stream
-// is free then.
-Status outcome_of(const Member& member, Status status) {
-  const Status synchronized = cuda::synchronize(*member.device->gpu, nullptr);
-  return status.ok() ? synchronized : status;
-}
-// The survivors go on.
-bool goes_on(const Member& member, int32_t left) {
-  std::shared_ptr<Group> group;
-  if (!member.group->shrink(Operation("shrink", 500'000'000), &group).ok()) return false;
-  Member smaller = member;
-  smaller.group = group;
-  setenv("FAKE_NCCL", "", 1);
-  return group->size() == left &&
-         NcclLinks::agree(*group, Operation("plan", kDeadline), member.device->gpu).ok() &&
-         (left == 1 || (gathers(smaller, 1) && reduces(smaller, 1)));
-}
 
 // Kernels, the queue and NCCL itself wait for a rank whose data does not come.
 TEST_F(Nccl, EndsAtTheDeadlineWhereARankSendsNothing) {
@@ -379,13 +196,16 @@ TEST_F(Nccl, EndsAtTheDeadlineWhereNothingIsComputed) {
     const Member member(rank, 2);
     if (!agree(member).ok()) return false;
     Reducing reducing(member, 1);
+    constexpr uint32_t kNothing = 0xdeadbeef;
+    if (rank == 0) reducing.fill(kNothing);
     std::atomic<bool> right{true};
     const auto start = Clock::now();
     const Operation operation("reduce-scatter", rank == 0 ? 300'000'000 : kDeadline);
     Status status = reducing.execute(
         operation, 1, [&](int64_t) { return rank == 1; }, &right);
     status = outcome_of(member, std::move(status));
-    return status.code() == PERSEID_TIMEOUT && right && Clock::now() - start < 2s;
+    return status.code() == PERSEID_TIMEOUT && right && Clock::now() - start < 2s &&
+           (rank == 0 || !reducing.has(kNothing, 0));
   });
   EXPECT_EQ(join(), std::vector<int>(2, 0));
 }
@@ -423,22 +243,23 @@ TEST_F(Nccl, NamesARankThatDies) {
   }
 }
 
-// Rank 2 cannot send to the stopped one, and so receives nothing of rank 0 either.
+// Rank 2 cannot send to the stopped one, and so receives nothing of rank 0 either. It alone comes
+// to its deadline.
 TEST_F(Nccl, NamesARankThatIsStopped) {
   start(3, [&](int32_t rank) {
+    if (rank == 1) setenv("FAKE_NCCL", "hung", 1);
     const Member member(rank, 3);
     if (!agree(member).ok()) return false;
     Gathering gathering(member, 1, 1 << 16);
-    if (rank == 1) {
-      ++board_->ready;
-      raise(SIGSTOP);
-      return true;
-    }
-    while (board_->ready == 0) usleep(1000);
     const auto start = Clock::now();
-    Status status = gathering.execute(Operation("all-gather", 500'000'000), 1, [&] {
-      for (int64_t i = 0; i < gathering.chunks().count(); ++i) await(gathering.arrival(), i);
-    });
+    Status status =
+        gathering.execute(Operation("all-gather", rank == 2 ? 500'000'000 : kDeadline), 1, [&] {
+          for (int64_t i = 0; i < gathering.chunks().count(); ++i) await(gathering.arrival(), i);
+        });
+    if (rank == 1) {
+      usleep(100000);
+      raise(SIGSTOP);
+    }
     status = outcome_of(member, std::move(status));
     if (member.group->failed() != 1) fprintf(stderr, "%s\n", status.sentence().c_str());
     return status.code() == PERSEID_TIMEOUT && member.group->failed() == 1 &&

@@ -52,6 +52,7 @@ Status GpuRank::make(const Operation& operation) {
   Status status = cuda::prepare_waits(*gpu_);
   for (std::unique_ptr<cuda::CopyQueue>* queue : {&sending_, &control_})
     if (status.ok()) status = cuda::CopyQueue::make(gpu_, queue);
+  if (status.ok() && links_ != nullptr) status = cuda::CopyQueue::make(gpu_, &crossing_);
   if (status.ok()) {
     const cuda::Gpu::Current current(*gpu_);
     void* memory = nullptr;
@@ -84,10 +85,15 @@ Status GpuRank::make(const Operation& operation) {
 
 Status GpuRank::make_words(const Operation& operation) {
   constexpr size_t kWords = 2 * kMostRanks;
-  if (links_ == nullptr)
-    return GpuWindows::make(group_, operation, gpu_, kWords * sizeof(uint32_t), kMostRanks, first_,
+  const auto make = [&](Group& group) {
+    return GpuWindows::make(group, operation, gpu_, kWords * sizeof(uint32_t), kMostRanks, first_,
                             &slab_);
-  return group_.exchange(operation, own_words_.make(gpu_, kWords, 0), "", nullptr);
+  };
+  if (links_ == nullptr) return make(group_);
+  // The same on all ranks of the host.
+  if (links_->host() != nullptr && !make(*links_->host()).ok()) links_->leave_host();
+  const Status status = links_->host() != nullptr ? Status() : own_words_.make(gpu_, kWords, 0);
+  return group_.exchange(operation, status, "", nullptr);
 }
 
 GpuRank::~GpuRank() {
@@ -136,10 +142,13 @@ Status GpuRank::announce() {
   const uint32_t number = submitted_;
   Status status = sending_->follow_mark();
   if (status.ok()) status = sending_->defer_write(&words_->started, number);
-  const int32_t size = group_.size(), own = group_.rank();
-  for (int32_t step = 1; status.ok() && slab_ != nullptr && step < size; ++step)
-    status = sending_->defer_write(slab_->words((own + size - step) % size) + own, number);
-  return status.ok() ? sending_->flush() : status;
+  const int32_t own = group_.rank();
+  group_.for_each_other([&](int32_t rank) {
+    if (status.ok() && in_slab(rank) >= 0)
+      status = sending_->defer_write(begun_word(rank, own), number);
+  });
+  if (status.ok()) status = sending_->flush();
+  return status.ok() && crossing_ != nullptr ? crossing_->follow(sending_->stream()) : status;
 }
 
 Status GpuRank::follow_last(void* stream) {
@@ -147,11 +156,11 @@ Status GpuRank::follow_last(void* stream) {
 }
 
 Status GpuRank::defer_await(int32_t rank) {
-  return sending_->defer_wait(slab_->words(group_.rank()) + rank, submitted_);
+  return sending_->defer_wait(begun_word(group_.rank(), rank), submitted_);
 }
 
 Status GpuRank::await(int32_t rank) {
-  return sending_->wait_word(slab_->words(group_.rank()) + rank, submitted_);
+  return sending_->wait_word(begun_word(group_.rank(), rank), submitted_);
 }
 
 Status GpuRank::watching(cuda::CopyQueue** queue) {
@@ -164,6 +173,7 @@ Status GpuRank::watching(cuda::CopyQueue** queue) {
 Status GpuRank::end(void* stream, bool reported) {
   const cuda::Gpu::Current current(*gpu_);
   Status status = sending_->precede(stream);
+  if (status.ok() && crossing_ != nullptr) status = crossing_->precede(stream);
   if (status.ok() && reported && watching_ != nullptr) status = watching_->precede(stream);
   if (status.ok()) status = cuda::set_signal(*gpu_, &words_->completed, submitted_, stream);
   // The next operation begins after this one, also on another stream.
@@ -305,8 +315,8 @@ int32_t GpuRank::silent_rank(uint32_t number) {
 
 // Copies that run now write into memory of a group that has failed.
 void GpuRank::release_waits() {
-  for (int32_t rank = 0; slab_ != nullptr && rank < group_.size(); ++rank)
-    (void)control_->write_word(slab_->words(group_.rank()) + rank, submitted_);
+  for (int32_t rank = 0; rank < group_.size(); ++rank)
+    if (in_slab(rank) >= 0) (void)control_->write_word(begun_word(group_.rank(), rank), submitted_);
   for (uint32_t number = completed() + 1; number != submitted_ + 1; ++number) {
     const Work& work = slot(number).work;
     for (int64_t i = 0; i < work.local_count; ++i)

@@ -16,9 +16,10 @@
 // words that the copy queue waits for itself. Whoever enqueues never waits for another rank. The
 // next synchronisation of the stream returns the failure.
 //
-// On several hosts, whose ranks NCCL links, nobody writes into the memory of another GPU: a kernel
-// of NCCL receives what is sent when this rank has come to it on the same queue. The thread tells
-// the others which operation has begun, and aborts NCCL before anything else could wait for it.
+// On several hosts, whose ranks NCCL links, all this is among the ranks of each host. What crosses
+// has a queue of its own, and nobody writes into the memory of a GPU of another host: a kernel of
+// NCCL receives what is sent when this rank has come to it. The thread tells the others which
+// operation has begun, and aborts NCCL before anything else could wait for it.
 #pragma once
 
 #include "collective/device_memory.hpp"
@@ -76,7 +77,9 @@ class GpuRank final : public cuda::StreamObserver {
   // `reported`: after the queue of the report, too.
   Status end(void* stream, bool reported = false);
   cuda::CopyQueue& sending() const { return *sending_; }
-  // Null where the ranks map memory of one another.
+  // With links, which are null where all ranks map memory of one another: the queue of NCCL. What
+  // announce() finds on the other one comes before.
+  cuda::CopyQueue& crossing() const { return *crossing_; }
   NcclLinks* links() const { return links_.get(); }
   // Where words that arrive are waited for, one after the other, to know when.
   Status watching(cuda::CopyQueue** queue);
@@ -114,9 +117,15 @@ class GpuRank final : public cuda::StreamObserver {
   Status make(const Operation& operation);
   Status make_words(const Operation& operation);
   Slot& slot(uint32_t number) { return slots_[number % kSlots]; }
+  // The number of a rank in the slab, -1: it is of another host.
+  int32_t in_slab(int32_t rank) const { return links_ == nullptr ? rank : links_->on_host(rank); }
+  uint32_t* begun_word(int32_t at, int32_t rank) const {
+    return slab_->words(in_slab(at)) + in_slab(rank);
+  }
   // In memory of the GPU, since all its multiprocessors poll it. Behind the words of the slab.
   uint32_t* abort_word() const {
-    return (slab_ != nullptr ? slab_->words(group_.rank()) : own_words_.words()) + kMostRanks;
+    return (slab_ != nullptr ? slab_->words(in_slab(group_.rank())) : own_words_.words()) +
+           kMostRanks;
   }
   uint32_t completed() const { return cpu::load_acquire(&words_->completed); }
   uint32_t in_flight() const { return submitted_ - completed(); }
@@ -137,9 +146,9 @@ class GpuRank final : public cuda::StreamObserver {
   Group& group_;
   const std::shared_ptr<cuda::Gpu> gpu_;
   const std::shared_ptr<NcclLinks> links_;
-  std::unique_ptr<GpuWindows> slab_;  // for each rank the number that it has begun
-  DeviceMemory own_words_;            // with links, instead; the group's slab has the numbers
-  std::unique_ptr<cuda::CopyQueue> sending_, control_, watching_;
+  std::unique_ptr<GpuWindows> slab_;  // for each rank of the host the number that it has begun
+  DeviceMemory own_words_;            // instead, of a rank alone on its host
+  std::unique_ptr<cuda::CopyQueue> sending_, control_, watching_, crossing_;
   Words* words_ = nullptr;
 
   std::mutex mutex_;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <climits>
 #include <cstdlib>
+#include <cstring>
 
 #include "cuda/runtime/library.hpp"
 #include "cuda/runtime/memory.hpp"
@@ -140,6 +141,46 @@ Status NcclLinks::agree(Group& group, const Operation& operation, std::shared_pt
   const bool good = status.ok() && std::all_of(all.begin(), all.end(),
                                                [](const std::string& each) { return each == "1"; });
   if (!good) made->abort();
+  return good ? made->meet_on_host(operation) : status;
+}
+
+// Where they cannot meet, NCCL has all ways.
+Status NcclLinks::meet_on_host(const Operation& operation) {
+  std::vector<std::string> ids, messages;
+  Status status = group_.exchange(operation, {}, host_id_of_environment(), &ids);
+  if (!status.ok()) return status;
+  const auto own = static_cast<size_t>(group_.rank());
+  std::vector<size_t> members;
+  for (size_t rank = 0; rank < ids.size(); ++rank) {
+    const bool here = rank == own || (!ids[own].empty() && ids[rank] == ids[own]);
+    on_host_.push_back(here ? static_cast<int32_t>(members.size()) : -1);
+    if (here) members.push_back(rank);
+  }
+  // All ranks of all hosts exchange at once.
+  const AllGather all_gather = [&](const void* mine, size_t bytes, void* all) {
+    status = group_.exchange(operation, {}, std::string(static_cast<const char*>(mine), bytes),
+                             &messages);
+    for (size_t i = 0; status.ok() && i < members.size(); ++i) {
+      messages[members[i]].resize(bytes);
+      std::memcpy(static_cast<char*>(all) + i * bytes, messages[members[i]].data(), bytes);
+    }
+    return status.ok();
+  };
+  std::vector<Descriptor> sockets;
+  const auto size = static_cast<int32_t>(members.size());
+  Status met;
+  if (size > 1) {
+    met = collective::meet_on_host(on_host_[own], size, all_gather, operation.deadline, &sockets);
+  } else {
+    status = group_.exchange(operation, {}, "", &messages);
+  }
+  if (!status.ok()) return status;
+  if (met.ok() && size > 1)
+    met = Group::open(std::make_shared<Mesh>(on_host_[own], std::move(sockets), nullptr),
+                      operation.deadline, {}, &host_);
+  status = group_.exchange(operation, {}, met.ok() ? "1" : "0", &messages);
+  for (const size_t member : members)
+    if (status.ok() && messages[member] != "1") leave_host();
   return status;
 }
 

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// Links between GPUs on several hosts by NCCL, which takes the network that it finds best, and
-// NVLink or PCIe between those of one host. The library links no NCCL; it opens libnccl.so.2 where
-// PERSEID_TRANSPORT is nccl.
+// Links between GPUs on several hosts by NCCL, which takes the network that it finds best. Those of
+// one host map memory of one another as in a group of one host, where they can. The library links
+// no NCCL; it opens libnccl.so.2 where PERSEID_TRANSPORT is nccl.
 //
 // NCCL sends by kernels, which need multiprocessors: at most kMultiprocessors of them, which
 // kernels that wait for other ranks must leave free. A kernel of NCCL waits without an end for
@@ -34,6 +34,14 @@ class NcclLinks {
   static constexpr int32_t kMultiprocessors = 8;
   // What kernels of the group that wait for other ranks leave free.
   static int32_t multiprocessors(const Group& group) { return carry(group) ? kMultiprocessors : 0; }
+  // The ranks of this host whose GPUs may map memory of one another, as a group of their own, and
+  // the number of a rank in it, -1: it has others. Null: there is none but this one.
+  Group* host() const { return host_.get(); }
+  int32_t on_host(int32_t rank) const {
+    return host_ == nullptr ? -1 : on_host_[static_cast<size_t>(rank)];
+  }
+  // All of them: they cannot.
+  void leave_host() { host_.reset(); }
   ~NcclLinks();
   NcclLinks(const NcclLinks&) = delete;
   NcclLinks& operator=(const NcclLinks&) = delete;
@@ -55,6 +63,7 @@ class NcclLinks {
  private:
   NcclLinks(Group& group, std::shared_ptr<cuda::Gpu> gpu) : group_(group), gpu_(std::move(gpu)) {}
   Status make();
+  Status meet_on_host(const Operation& operation);
   Status connect(const std::string& id, Clock::time_point deadline);
   // With the mutex.
   Status send_and_receive(std::span<const Part> parts, void* stream) const;
@@ -67,6 +76,8 @@ class NcclLinks {
 
   Group& group_;
   const std::shared_ptr<cuda::Gpu> gpu_;
+  std::shared_ptr<Group> host_;
+  std::vector<int32_t> on_host_;
   std::mutex mutex_;  // of the communicator
   std::atomic<ncclComm*> communicator_{nullptr};
   std::thread aborting_;

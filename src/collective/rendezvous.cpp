@@ -195,19 +195,25 @@ std::array<char, 40> boot_id() {
   return id;
 }
 
-// Whether all ranks are on one host with one /tmp, where their sockets can be, and none asks for
-// `tcp_only`. False: all_gather has failed.
-bool find_hosts(int32_t size, const AllGather& all_gather, bool tcp_only, bool* one) {
-  struct Host {
-    std::array<char, 40> id;
-    uint64_t device, inode, tcp_only;
-  };
+// Where sockets of ranks can be, unless `tcp_only`.
+struct Host {
+  std::array<char, 40> id;
+  uint64_t device, inode, tcp_only;
+};
+Host this_host(bool tcp_only) {
   Host mine{boot_id(), 0, 0, tcp_only ? uint64_t{1} : 0};
   struct stat found {};
   if (mine.id[0] == '\0' || ::stat(kFolder, &found) != 0 || ::access(kFolder, W_OK) != 0)
     mine.tcp_only = 1;
   mine.device = found.st_dev;
   mine.inode = found.st_ino;
+  return mine;
+}
+
+// Whether all ranks are on one host with one /tmp, where their sockets can be, and none asks for
+// `tcp_only`. False: all_gather has failed.
+bool find_hosts(int32_t size, const AllGather& all_gather, bool tcp_only, bool* one) {
+  const Host mine = this_host(tcp_only);
   std::vector<Host> hosts(static_cast<size_t>(size));
   if (!all_gather(&mine, sizeof mine, hosts.data())) return false;
   *one = std::all_of(hosts.begin(), hosts.end(), [&](const Host& host) {
@@ -287,6 +293,21 @@ Status leave_tcp(const Place& place, Clock::time_point deadline, std::vector<Des
 }
 
 }  // namespace
+
+std::string host_id_of_environment() {
+  if (const char* const value = std::getenv("PERSEID_HOSTID"); value != nullptr && *value != 0)
+    return value;
+  const Host host = this_host(!shares_memory_of_environment());
+  if (host.tcp_only != 0) return "";
+  return concatenate(host.id.data(), " ", host.device, " ", host.inode);
+}
+
+Status meet_on_host(int32_t rank, int32_t size, const AllGather& all_gather,
+                    Clock::time_point deadline, std::vector<Descriptor>* sockets) {
+  sockets->clear();
+  sockets->resize(static_cast<size_t>(size));
+  return meet_at("", rank, size, all_gather, deadline, sockets);
+}
 
 Status meet(const Place& place, Clock::time_point deadline, std::vector<Descriptor>* sockets) {
   sockets->clear();

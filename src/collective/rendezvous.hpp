@@ -29,6 +29,9 @@ struct Place {
 Status place_of_environment(bool with_rendezvous, Place* place);
 // False: PERSEID_SHARED_MEMORY=0 asks to treat ranks as if each were on a host of its own.
 bool shares_memory_of_environment();
+// What the ranks of a host have in common and those of others have not: PERSEID_HOSTID, else what
+// its kernel says; "": this rank shares nothing with any.
+std::string host_id_of_environment();
 // An address that other hosts may reach this one by: PERSEID_ADDRESS, else that of the default
 // route, else of the first interface that is up and more than link-local; "" where there is none.
 std::string host_of_environment();
@@ -46,5 +49,9 @@ using AllGather = std::function<bool(const void* mine, size_t bytes, void* all)>
 // ranks are on one host, else at host_of_environment().
 Status meet(int32_t rank, int32_t size, const std::string& address, const AllGather& all_gather,
             Clock::time_point deadline, std::vector<Descriptor>* sockets);
+
+// The same of ranks of one host, by Unix sockets. It calls all_gather once.
+Status meet_on_host(int32_t rank, int32_t size, const AllGather& all_gather,
+                    Clock::time_point deadline, std::vector<Descriptor>* sockets);
 
 }  // namespace perseid::internal::collective
