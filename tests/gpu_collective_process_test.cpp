@@ -264,21 +264,54 @@ TEST_F(NcclProcesses, HaveTheBitsOfRanksThatSendThroughTheirHosts) {
   EXPECT_EQ(join(), std::vector<int>(kRanks, 0));
 }
 
-// Several executions in flight, of kernels that take as many multiprocessors as they may.
-TEST_F(NcclProcesses, ComputeWhileNcclSends) {
+// NCCL between two GPUs of this host, by NVLink or PCIe.
+class NcclOnNvlink : public NcclProcesses {
+ protected:
+  void SetUp() override {
+    NcclProcesses::SetUp();
+    if (!IsSkipped() && count_gpus() < 2) GTEST_SKIP() << "needs two GPUs";
+  }
+  void enter(int32_t rank) override {
+    NcclProcesses::enter(rank);
+    for (const char* const name : {"NCCL_HOSTID", "NCCL_SOCKET_IFNAME", "NCCL_IB_DISABLE"})
+      unsetenv(name);
+  }
+};
+
+// Many executions in flight, of kernels that take as many multiprocessors as they may. Prints what
+// an execution takes.
+TEST_F(NcclOnNvlink, ComputesWhileNcclSends) {
   start(kRanks, [&](int32_t rank) {
     alarm(120);
     const Group group = group_of(rank);
     const Context context = context_of(rank);
-    const int64_t m = 2048, n = 4096, k = 2048;
+    const int64_t m = 4096, n = 4096, k = 4096;
     const auto random = [&](int64_t rows, int64_t columns, uint64_t seed) {
       return Matrix::random({rows, columns}, perseid::bf16, seed + static_cast<uint64_t>(rank));
     };
     const OnGpu a(context, random(m, k, 1)), b(context, random(k, n, 11)),
+        wide(context, random(kRanks * m, k, 21)),
         gathered(context, Matrix({kRanks * m, n}, perseid::bf16)),
-        reduced(context, Matrix({m / kRanks, n}, perseid::bf16));
+        reduced(context, Matrix({m, n}, perseid::bf16));
+    const auto time = [&](const char* what, const std::function<void()>& execute) {
+      constexpr int kTimes = 30;
+      for (int i = 0; i < 3; ++i) execute();
+      context.synchronize();
+      group.barrier();
+      const int64_t from = now();
+      for (int i = 0; i < kTimes; ++i) execute();
+      context.synchronize();
+      if (rank == 0) printf("%s: %.0f us\n", what, 1e6 * since(from) / kTimes);
+    };
+    const perseid::Matmul product(context,
+                                  {.dtype = perseid::bf16, .m = kRanks * m, .n = n, .k = k});
+    const GpuWorkspace alone(context, product);
+    time("product", [&] {
+      product.execute({.a = wide.tensor(), .b = b.tensor(), .c = gathered.tensor()}, alone.bytes());
+    });
     std::vector<Matrix> results;
     for (const auto fusion : {perseid::Fusion::kUnfused, perseid::Fusion::kFused}) {
+      const bool fused = fusion == perseid::Fusion::kFused;
       const AllGatherMatmul gather(context, group,
                                    {.dtype = perseid::bf16,
                                     .m = m,
@@ -286,16 +319,19 @@ TEST_F(NcclProcesses, ComputeWhileNcclSends) {
                                     .products = {{.n = n}},
                                     .chunks = 4,
                                     .fusion = fusion});
-      const MatmulReduce reduce(context, group,
-                                {.dtype = perseid::bf16, .m = m, .n = n, .k = k, .fusion = fusion});
+      const MatmulReduce reduce(
+          context, group,
+          {.dtype = perseid::bf16, .m = kRanks * m, .n = n, .k = k, .fusion = fusion});
       const GpuWorkspace first(context, gather), second(context, reduce);
-      if (rank == 0) fprintf(stderr, "%s%s", gather.explain().c_str(), reduce.explain().c_str());
-      for (int repeat = 0; repeat < 10; ++repeat) {
+      if (rank == 0) printf("%s%s", gather.explain().c_str(), reduce.explain().c_str());
+      time(fused ? "all-gather + matmul, fused" : "all-gather + matmul, unfused", [&] {
         gather.execute({.a = a.tensor(), .b = {b.tensor()}, .c = {gathered.tensor()}},
                        first.bytes());
-        reduce.execute({.a = a.tensor(), .b = b.tensor(), .c = reduced.tensor()}, second.bytes());
-      }
-      context.synchronize();
+      });
+      time(fused ? "matmul + reduce-scatter, fused" : "matmul + reduce-scatter, unfused", [&] {
+        reduce.execute({.a = wide.tensor(), .b = b.tensor(), .c = reduced.tensor()},
+                       second.bytes());
+      });
       results.push_back(gathered.get());
       results.push_back(reduced.get());
     }

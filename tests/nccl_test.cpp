@@ -160,6 +160,34 @@ TEST_F(Nccl, QueuesExecutionsBehindOneAnother) {
   EXPECT_EQ(join(), std::vector<int>(3, 0));
 }
 
+// Of one plan on two streams in turn, whose kernels are slow: what they read is not overwritten.
+TEST_F(Nccl, QueuesExecutionsOfTwoStreams) {
+  start(2, [&](int32_t rank) {
+    const Member member(rank, 2);
+    if (!agree(member).ok()) return false;
+    Gathering gathering(member, 1);
+    std::atomic<bool> right{true};
+    int second = 0;
+    Status status;
+    for (uint32_t epoch = 1; status.ok() && epoch <= 6; ++epoch)
+      status = gathering.execute(
+          Operation("all-gather", kDeadline), epoch,
+          [&, epoch] {
+            const int64_t count = gathering.chunks().count();
+            const uint32_t* const words = gathering.transport().signals();
+            for (int64_t chunk = 0; chunk < count; ++chunk)
+              while (!epoch_reached(cpu::load_acquire(words + chunk), epoch)) usleep(20);
+            usleep(5000);
+            for (int64_t chunk = 0; chunk < count; ++chunk)
+              if (!gathering.is_right(chunk, epoch)) right = false;
+          },
+          epoch % 2 == 0 ? &second : nullptr);
+    if (status.ok()) status = cuda::synchronize(*member.device->gpu, &second);
+    return status.ok() && ended(member) && right;
+  });
+  EXPECT_EQ(join(), std::vector<int>(2, 0));
+}
+
 // ---- Failures ----
 
 // Kernels, the queue and NCCL itself wait for a rank whose data does not come.
