@@ -257,9 +257,10 @@ void MatmulReducePlan::describe(const perseid_matmul_reduce_desc& desc) {
                    canonical_ ? " in pairs of ranks" : " in the order of ranks",
                    shard_products_ == nullptr ? "" : ", in the epilogue of the own shard", "; ",
                    why_,
-                   shard_products_ == nullptr ? ""
-                                              : concatenate("; ", shard_products_->description(),
-                                                            "; partial sums: ", how_sent_))}};
+                   shard_products_ == nullptr
+                       ? ""
+                       : concatenate("; ", shard_products_->description(),
+                                     how_sent_.empty() ? "" : "; partial sums: ", how_sent_))}};
   explain(std::move(explanation));
 }
 
