@@ -230,7 +230,7 @@ class NcclRanks : public HostRanks {
     // Kernels of no code are not to be kept.
     setenv("PERSEID_PACK", "/nowhere/perseid.pack", 1);
     setenv("PERSEID_CACHE_DIR", "/dev/null/cache", 1);
-    setenv("PERSEID_NVRTC", FAKE_NVRTC, 1);
+    setenv("PERSEID_NVRTC", PERSEID_FAKE_NVRTC, 1);
   }
   static Status agree(const Member& member, uint64_t deadline_ns = kDeadline) {
     return NcclLinks::agree(*member.group, Operation("plan", deadline_ns), member.device->gpu);

@@ -122,7 +122,13 @@ class GpuAttention final : public Executable<Attention> {
                      std::string note = {}) {
     auto attention = std::make_unique<GpuAttention>();
     attention->note_ = std::move(note);
-    Status status = Forward::make(problem, gpu, &attention->forward_);
+    Status status;
+    if (problem.backward()) {
+      const cuda::KernelNames kernels[] = {Backward::kernels_of(problem, gpu.facts()),
+                                           Forward::kernels_of(problem, gpu.facts())};
+      status = gpu.load_ahead(kernels);
+    }
+    if (status.ok()) status = Forward::make(problem, gpu, &attention->forward_);
     if (status.ok() && problem.backward())
       status = Backward::make(problem, gpu, &attention->backward_);
     if constexpr (!requires { Forward::kClearsRows; })
@@ -333,15 +339,12 @@ Status add_twin(const AttentionProblem& problem, cuda::Gpu& gpu, Made* made) {
   };
   twin.forward_workspace =
       cuda::portable_attention_workspace(problem) + (problem.async() ? kChunksWorkspace : 0);
-  bool compiled = gpu.is_compiled(
-      cuda::kPortableAttentionHeader,
-      cuda::portable_attention_kernels(cuda::choose_portable_attention(cuda::pack_gqa(problem))));
+  bool compiled = gpu.is_compiled(cuda::PortableAttention::kernels_of(problem, gpu.facts()));
   if (problem.backward()) {
     twin.backward_workspace = cuda::portable_attention_backward_workspace(
         problem, cuda::portable_attention_backward_planes(problem, shared_bytes));
     compiled = compiled &&
-               gpu.is_compiled(cuda::kPortableAttentionBackwardHeader,
-                               cuda::portable_attention_backward_kernels(problem, shared_bytes));
+               gpu.is_compiled(cuda::PortableAttentionBackward::kernels_of(problem, gpu.facts()));
   }
   if (compiled)
     if (Status status = twin.make(&twin.made); !status.ok()) return status;

@@ -78,6 +78,11 @@ inline constexpr const char* kPortableAttentionHeader =
 
 class PortableAttention {
  public:
+  // What make() loads.
+  static KernelNames kernels_of(const AttentionProblem& problem, const GpuFacts&) {
+    return {kPortableAttentionHeader,
+            portable_attention_kernels(choose_portable_attention(pack_gqa(problem)))};
+  }
   static Status make(const AttentionProblem& problem, Gpu& gpu,
                      std::unique_ptr<PortableAttention>* made) {
     return make(problem, choose_portable_attention(pack_gqa(problem)), gpu, made);

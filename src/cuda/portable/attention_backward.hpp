@@ -61,6 +61,11 @@ inline constexpr const char* kPortableAttentionBackwardHeader =
 
 class PortableAttentionBackward {
  public:
+  // What make() loads.
+  static KernelNames kernels_of(const AttentionProblem& problem, const GpuFacts& facts) {
+    return {kPortableAttentionBackwardHeader,
+            portable_attention_backward_kernels(problem, facts.shared_bytes)};
+  }
   static Status make(const AttentionProblem& problem, Gpu& gpu,
                      std::unique_ptr<PortableAttentionBackward>* made) {
     return make(problem, gpu.facts().shared_bytes, gpu, made);

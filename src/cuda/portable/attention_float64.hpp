@@ -41,6 +41,11 @@ inline constexpr const char* kFloat64AttentionHeader =
 
 class Float64Attention {
  public:
+  // What make() loads.
+  static KernelNames kernels_of(const AttentionProblem& problem, const GpuFacts&) {
+    return {kFloat64AttentionHeader,
+            float64_attention_kernels(choose_float64_attention(pack_gqa(problem)))};
+  }
   static Status make(const AttentionProblem& problem, Gpu& gpu,
                      std::unique_ptr<Float64Attention>* made);
 

@@ -2,13 +2,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cuda/runtime/compiler.hpp"
 
+#include <sched.h>
 #include <stdlib.h>
 
+#include <algorithm>
+#include <atomic>
+#include <exception>
 #include <filesystem>
 #include <map>
 #include <mutex>
 #include <set>
 #include <string_view>
+#include <system_error>
+#include <thread>
 
 #include "cuda/runtime/hash.hpp"
 #include "cuda/runtime/library.hpp"
@@ -126,7 +132,7 @@ class Compilation {
   Compilation(const Compilation&) = delete;
   Compilation& operator=(const Compilation&) = delete;
 
-  Status run(const Program& program, Image* image, std::string* log) {
+  Status run(const Program& program, Image* image, std::string* log, const char* option) {
     std::vector<const char*> texts, paths;
     for (const Source& source : sources()) {
       texts.push_back(source.text);
@@ -141,6 +147,7 @@ class Compilation {
     const std::string architecture = "--gpu-architecture=" + program.architecture;
     std::vector<const char*> options = {"--std=c++20", "-default-device", architecture.c_str()};
     if (log != nullptr) options.push_back("--ptxas-options=-v");
+    if (option != nullptr) options.push_back(option);
     if (result == 0)
       result = compiler_.compile(handle_, static_cast<int32_t>(options.size()), options.data());
     std::string said;
@@ -174,6 +181,52 @@ class Compilation {
 
   const Compiler& compiler_;
   ProgramHandle handle_ = nullptr;
+};
+
+// CPUs that this thread may use.
+unsigned cpus() {
+  cpu_set_t usable;
+  if (sched_getaffinity(0, sizeof usable, &usable) == 0)
+    return static_cast<unsigned>(CPU_COUNT(&usable));
+  return std::max(1u, std::thread::hardware_concurrency());
+}
+
+// Threads that help callers of compile_side_by_side(). All callers together have one less than
+// there are CPUs.
+class Helpers {
+ public:
+  template <class Work>
+  Helpers(size_t wanted, const Work& work) {
+    threads_.reserve(wanted);
+    const unsigned most = cpus() - 1;
+    while (threads_.size() < wanted && take(most)) {
+      try {
+        threads_.emplace_back(work);
+      } catch (const std::system_error&) {  // the system has no more threads
+        --busy;
+        return;
+      }
+    }
+  }
+  ~Helpers() {
+    for (std::thread& thread : threads_) {
+      thread.join();
+      --busy;
+    }
+  }
+  Helpers(const Helpers&) = delete;
+  Helpers& operator=(const Helpers&) = delete;
+
+ private:
+  static bool take(unsigned most) {
+    unsigned now = busy;
+    while (now < most)
+      if (busy.compare_exchange_weak(now, now + 1)) return true;
+    return false;
+  }
+
+  static inline std::atomic<unsigned> busy{0};
+  std::vector<std::thread> threads_;
 };
 
 // A header and those that it includes, each once.
@@ -211,11 +264,34 @@ Status compiler_architectures(std::vector<int32_t>* architectures) {
   return {};
 }
 
-Status compile(const Program& program, Image* image, std::string* log) {
+Status compile(const Program& program, Image* image, std::string* log, const char* option) {
   const Loaded& ready = loaded();
   if (!ready.status.ok()) return ready.status;
   *image = {};
-  return Compilation(ready.compiler).run(program, image, log);
+  return Compilation(ready.compiler).run(program, image, log, option);
+}
+
+std::vector<Status> compile_side_by_side(std::span<const Program> programs,
+                                         std::span<Image> images) {
+  std::vector<Status> statuses(programs.size());
+  std::vector<std::exception_ptr> thrown(programs.size());
+  std::atomic<size_t> next{0};
+  const auto work = [&] {
+    for (size_t i = next++; i < programs.size(); i = next++) {
+      try {
+        statuses[i] = compile(programs[i], &images[i]);
+      } catch (...) {
+        thrown[i] = std::current_exception();
+      }
+    }
+  };
+  if (!programs.empty()) {
+    const Helpers helpers(programs.size() - 1, work);
+    work();
+  }
+  for (const std::exception_ptr& each : thrown)
+    if (each != nullptr) std::rethrow_exception(each);
+  return statuses;
 }
 
 uint64_t source_hash(const std::string& header) {

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -34,8 +35,15 @@ struct Version {
 Status compiler_version(Version* version);
 // The compute capabilities that NVRTC knows, such as 90.
 Status compiler_architectures(std::vector<int32_t>* architectures);
-// `log`: what the assembler says of registers and spills, one kernel after another.
-Status compile(const Program& program, Image* image, std::string* log = nullptr);
+// `log`: what the assembler says of registers and spills, one kernel after another. `option`: one
+// more of NVRTC.
+Status compile(const Program& program, Image* image, std::string* log = nullptr,
+               const char* option = nullptr);
+// Compiles programs side by side, in up to as many threads as there are CPUs, each with its own
+// status. NVRTC from 12.3 on runs one front end at a time, which takes a twentieth of the time, and
+// optimisers and assemblers side by side.
+std::vector<Status> compile_side_by_side(std::span<const Program> programs,
+                                         std::span<Image> images);
 
 // Hash of an embedded header and of all that it includes.
 uint64_t source_hash(const std::string& header);

@@ -46,6 +46,13 @@ constexpr Assumed kAssumed[] = {{"sm_80", "A100", 8, 0, 108, 40, 166912, 80},
                                 {"sm_100", "B200", 10, 0, 148, 126, 232448, 180},
                                 {"sm_120", "RTX 5090", 12, 0, 170, 96, 101376, 32}};
 
+// Kernels of single rows compile in a tenth of the time of those that multiply tiles.
+bool compiles_fast(const std::string& kernel) {
+  for (const char* part : {"_prepare<", "_finish", "_combine<", "_fixup<"})
+    if (kernel.find(part) != std::string::npos) return true;
+  return false;
+}
+
 Status nothing_runs(const GpuFacts& facts) {
   return Status::error(PERSEID_UNSUPPORTED, "the context assumes a GPU (", facts.name,
                        "), on which nothing runs, expected one with a GPU; make it without assume");
@@ -148,66 +155,149 @@ Status Gpu::open(int32_t index, std::shared_ptr<Gpu>* gpu, const std::string& ar
 
 Gpu::~Gpu() {
   if (context_ == nullptr) return;
-  if (!modules_.empty()) wait_reports_->observers().drain();  // unloading waits as loading does
+  if (!loaded_.empty()) wait_reports_->observers().drain();  // unloading waits as loading does
   {
     const Current current(*this);
     if (current.status().ok())
-      for (const auto& [key, module] : modules_)
-        if (module.handle != nullptr) driver_.module_unload(module.handle);
+      for (const auto& [key, loaded] : loaded_)
+        for (const ModuleHandle handle : loaded.modules) driver_.module_unload(handle);
     wait_reports_.reset();
   }
   driver_.context_release(device_);
 }
 
-Status Gpu::find_image(const Program& program, bool compiles, Image* image) const {
-  const auto has_all = [&] { return image->names.size() == program.kernels.size(); };
-  if (kernel_pack().find(key_of(program, nullptr), image) && has_all()) return {};
+Status Gpu::find_images(std::span<const Program> programs, bool compiles,
+                        std::vector<std::vector<Image>>* images) const {
+  images->resize(programs.size());
+  // Kernels that the pack lacks are programs of their own, which several programs may share.
+  struct Part {
+    Program program;
+    std::string key;
+    Image image;
+  };
+  std::vector<Part> parts;
+  std::map<std::string, size_t> numbers;                       // of parts, by key
+  std::vector<std::vector<size_t>> parts_of(programs.size());  // none: the pack has the program
   Version version;
-  if (Status status = compiler_version(&version); !status.ok()) return status;
+  for (size_t i = 0; i < programs.size(); ++i) {
+    const Program& whole = programs[i];
+    std::vector<Image>& own = (*images)[i];
+    own.resize(1);
+    if (kernel_pack().find(key_of(whole, nullptr), &own[0]) &&
+        own[0].names.size() == whole.kernels.size())
+      continue;
+    if (version.major == 0)
+      if (Status status = compiler_version(&version); !status.ok()) return status;
+    for (const std::string& kernel : whole.kernels) {
+      Part part{{whole.header, {kernel}, whole.architecture, whole.text}, "", {}};
+      part.key = key_of(part.program, &version);
+      const auto [number, is_new] = numbers.emplace(part.key, parts.size());
+      if (is_new) parts.push_back(std::move(part));
+      parts_of[i].push_back(number->second);
+    }
+  }
   const std::string folder = cache_folder();
-  const std::string key = key_of(program, &version);
-  if (load_cached(folder, key, image) && has_all()) return {};
-  if (!compiles) return Status::error(PERSEID_UNSUPPORTED, "not compiled before");
-  Status status = compile(program, image);
-  if (status.ok()) store_cached(folder, key, *image);
+  std::vector<Part*> missing;
+  for (Part& part : parts) {
+    if (load_cached(folder, part.key, &part.image) && part.image.names.size() == 1) continue;
+    if (!compiles) return Status::error(PERSEID_UNSUPPORTED, "not compiled before");
+    missing.push_back(&part);
+  }
+  std::stable_partition(missing.begin(), missing.end(),
+                        [](const Part* part) { return !compiles_fast(part->program.kernels[0]); });
+  std::vector<Program> sources;
+  for (const Part* part : missing) sources.push_back(part->program);
+  std::vector<Image> compiled(sources.size());
+  const std::vector<Status> statuses = compile_side_by_side(sources, compiled);
+  Status status;
+  for (size_t i = 0; i < compiled.size(); ++i) {
+    if (statuses[i].ok()) store_cached(folder, missing[i]->key, compiled[i]);
+    if (status.ok()) status = statuses[i];
+    missing[i]->image = std::move(compiled[i]);
+  }
+  for (size_t i = 0; i < programs.size(); ++i) {
+    if (parts_of[i].empty()) continue;
+    (*images)[i].clear();
+    for (const size_t number : parts_of[i]) (*images)[i].push_back(parts[number].image);
+  }
   return status;
 }
 
-bool Gpu::is_compiled(const std::string& header, const std::vector<std::string>& names) const {
-  Image image;
-  return !facts_.assumed && find_image({header, names, facts_.architecture}, false, &image).ok();
+bool Gpu::is_compiled(const KernelNames& kernels) const {
+  const Program program{kernels.header, kernels.names, facts_.architecture};
+  std::vector<std::vector<Image>> images;
+  return !facts_.assumed && find_images({&program, 1}, false, &images).ok();
 }
 
-Status Gpu::load_module(const Program& program, Module* module) const {
-  Image image;
-  if (Status status = find_image(program, true, &image); !status.ok()) return status;
+Status Gpu::load_images(const std::vector<Image>& images, Loaded* loaded) const {
   // Loading waits for all work of the context, and holds up what would end that work's waits.
   wait_reports_->observers().drain();
   const Current current(*this);
   if (!current.status().ok()) return current.status();
-  ModuleHandle handle = nullptr;
-  Result result = driver_.module_load(&handle, image.code.c_str());
-  std::vector<Kernel> found(image.names.size());
-  for (size_t i = 0; i < found.size() && result == kSuccess; ++i) {
-    Kernel& kernel = found[i];
-    result = driver_.module_function(&kernel.function, handle, image.names[i].c_str());
-    if (result == kSuccess)
-      result = driver_.function_attribute(&kernel.registers, FunctionAttribute::kRegisters,
-                                          kernel.function);
-    if (result == kSuccess)
-      result = driver_.function_attribute(&kernel.local_bytes, FunctionAttribute::kLocalBytes,
-                                          kernel.function);
-    if (result == kSuccess && facts_.has_clusters())
-      result = driver_.function_set(kernel.function, FunctionAttribute::kLargeClusters, 1);
+  std::vector<ModuleHandle> modules;
+  modules.reserve(images.size());
+  std::vector<Kernel> kernels;
+  Result result = kSuccess;
+  for (const Image& image : images) {
+    if (result != kSuccess) break;
+    ModuleHandle handle = nullptr;
+    result = driver_.module_load(&handle, image.code.c_str());
+    if (result == kSuccess) modules.push_back(handle);
+    for (const std::string& name : image.names) {
+      Kernel kernel;
+      if (result == kSuccess)
+        result = driver_.module_function(&kernel.function, handle, name.c_str());
+      if (result == kSuccess)
+        result = driver_.function_attribute(&kernel.registers, FunctionAttribute::kRegisters,
+                                            kernel.function);
+      if (result == kSuccess)
+        result = driver_.function_attribute(&kernel.local_bytes, FunctionAttribute::kLocalBytes,
+                                            kernel.function);
+      if (result == kSuccess && facts_.has_clusters())
+        result = driver_.function_set(kernel.function, FunctionAttribute::kLargeClusters, 1);
+      kernels.push_back(kernel);
+    }
   }
   if (Status status = check(driver_, result, "loading a kernel onto the GPU", kDeviceAdvice);
       !status.ok()) {
-    if (handle != nullptr) driver_.module_unload(handle);
+    for (const ModuleHandle handle : modules) driver_.module_unload(handle);
     return status;
   }
-  module->handle = handle;
-  module->kernels = std::move(found);
+  loaded->modules = std::move(modules);
+  loaded->kernels = std::move(kernels);
   return {};
+}
+
+Gpu::Loaded& Gpu::loaded(const std::string& key) {
+  const std::lock_guard lock(mutex_);
+  return loaded_[key];
+}
+
+Status Gpu::load_ahead(std::span<const KernelNames> kernels) {
+  if (facts_.assumed) return {};
+  std::map<std::string, Program> programs;  // by key
+  for (const KernelNames& each : kernels) {
+    Program program{each.header, each.names, facts_.architecture};
+    std::string key = key_of(program, nullptr);
+    programs.emplace(std::move(key), std::move(program));
+  }
+  // Locked in the order of keys, so that no two threads wait for each other.
+  std::vector<std::unique_lock<std::mutex>> locks;
+  std::vector<Program> missing;
+  std::vector<Loaded*> to;
+  for (auto& [key, program] : programs) {
+    Loaded& each = loaded(key);
+    std::unique_lock lock(each.mutex);
+    if (!each.kernels.empty()) continue;
+    locks.push_back(std::move(lock));
+    missing.push_back(std::move(program));
+    to.push_back(&each);
+  }
+  if (missing.empty()) return {};
+  std::vector<std::vector<Image>> images;
+  Status status = find_images(missing, true, &images);
+  for (size_t i = 0; i < missing.size() && status.ok(); ++i) status = load_images(images[i], to[i]);
+  return status;
 }
 
 Status Gpu::load(const std::string& header, const std::vector<std::string>& names,
@@ -217,14 +307,15 @@ Status Gpu::load(const std::string& header, const std::vector<std::string>& name
     return {};
   }
   const Program program{header, names, facts_.architecture};
-  const std::string key = key_of(program, nullptr);
-  std::unique_lock lock(mutex_);
-  Module& module = modules_[key];
-  lock.unlock();
-  const std::lock_guard loading(module.mutex);
-  if (module.handle == nullptr)
-    if (Status status = load_module(program, &module); !status.ok()) return status;
-  *kernels = module.kernels;
+  Loaded& own = loaded(key_of(program, nullptr));
+  const std::lock_guard loading(own.mutex);
+  if (own.kernels.empty()) {
+    std::vector<std::vector<Image>> images;
+    Status status = find_images({&program, 1}, true, &images);
+    if (status.ok()) status = load_images(images[0], &own);
+    if (!status.ok()) return status;
+  }
+  *kernels = own.kernels;
   return {};
 }
 

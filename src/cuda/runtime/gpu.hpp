@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,12 @@ struct Kernel {
   FunctionHandle function = nullptr;
   int32_t registers = 0;
   int32_t local_bytes = 0;  // spilled
+};
+
+// Kernels of a header, by their name expressions.
+struct KernelNames {
+  std::string header;
+  std::vector<std::string> names;
 };
 
 struct Launch {
@@ -64,10 +71,14 @@ class Gpu {
 
   // Kernels of a header by their name expressions: from memory, the kernel pack, the disk cache,
   // or the compiler. They live as long as this object. Loads after what waits for other ranks.
+  // What is in no file is compiled side by side, each kernel by itself.
   Status load(const std::string& header, const std::vector<std::string>& names,
               std::vector<Kernel>* kernels);
+  // Kernels that load() will then find in memory: all that are in no file are compiled side by
+  // side.
+  Status load_ahead(std::span<const KernelNames> kernels);
   // Whether load() needs no compiler.
-  bool is_compiled(const std::string& header, const std::vector<std::string>& names) const;
+  bool is_compiled(const KernelNames& kernels) const;
 
   // Allows launches of the kernel with this much dynamic shared memory.
   Status allow_shared(const Kernel& kernel, int32_t bytes) const;
@@ -95,26 +106,30 @@ class Gpu {
   };
 
  private:
-  // A module is loaded once, by the first thread that needs it; its mutex blocks no other module.
-  struct Module {
+  // The modules of a program: one, or one of each kernel. They are loaded once, by the first thread
+  // that needs them; the mutex blocks no other program.
+  struct Loaded {
     std::mutex mutex;
-    ModuleHandle handle = nullptr;
-    std::vector<Kernel> kernels;
+    std::vector<ModuleHandle> modules;
+    std::vector<Kernel> kernels;  // empty: not loaded
   };
 
   Gpu(const Driver& driver, int32_t index)
       : driver_(driver), wait_reports_(std::make_unique<WaitReports>(driver, index)) {
     facts_.index = index;
   }
-  Status find_image(const Program& program, bool compiles, Image* image) const;
-  Status load_module(const Program& program, Module* module) const;
+  // The images of each program. Without `compiles`, an error if one is in no file.
+  Status find_images(std::span<const Program> programs, bool compiles,
+                     std::vector<std::vector<Image>>* images) const;
+  Status load_images(const std::vector<Image>& images, Loaded* loaded) const;
+  Loaded& loaded(const std::string& key);
 
   const Driver& driver_;
   GpuFacts facts_;
   DeviceNumber device_ = 0;
   ContextHandle context_ = nullptr;
   std::mutex mutex_;
-  std::map<std::string, Module> modules_;  // by key
+  std::map<std::string, Loaded> loaded_;  // by key
   std::unique_ptr<WaitReports> wait_reports_;
 };
 

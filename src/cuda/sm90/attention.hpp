@@ -22,8 +22,7 @@ AttentionForwardConfig choose_attention_forward(const AttentionProblem& problem)
 // Name expressions of the kernels, in the order of their launch, and their header: the main kernel
 // (of float32 after the one that writes planes, which is last);
 // with split keys, the one that merges the parts, and under a mask the fixup of non-finite results;
-// with tiles of bias, the main kernel for a bias that TMA cannot load. They are one program, since
-// parsing the headers takes as long as compiling a small kernel.
+// with tiles of bias, the main kernel for a bias that TMA cannot load.
 std::vector<std::string> attention_forward_kernels(const AttentionForwardConfig& config);
 inline constexpr const char* kAttentionForwardHeader = "cuda/device/sm90/attention/forward.hpp";
 
@@ -35,6 +34,10 @@ std::string refuse_attention(const AttentionProblem& problem, const GpuFacts& fa
 
 class Sm90Attention {
  public:
+  // What make() loads.
+  static KernelNames kernels_of(const AttentionProblem& problem, const GpuFacts&) {
+    return {kAttentionForwardHeader, attention_forward_kernels(choose_attention_forward(problem))};
+  }
   static Status make(const AttentionProblem& problem, Gpu& gpu,
                      std::unique_ptr<Sm90Attention>* made) {
     return make(problem, choose_attention_forward(problem), gpu, made);

@@ -39,6 +39,11 @@ std::string refuse_attention_backward(const AttentionProblem& problem);
 
 class Sm90AttentionBackward {
  public:
+  // What make() loads.
+  static KernelNames kernels_of(const AttentionProblem& problem, const GpuFacts&) {
+    return {kAttentionBackwardHeader,
+            attention_backward_kernels(choose_attention_backward(problem))};
+  }
   static Status make(const AttentionProblem& problem, Gpu& gpu,
                      std::unique_ptr<Sm90AttentionBackward>* made) {
     return make(problem, choose_attention_backward(problem), gpu, made);

@@ -28,6 +28,11 @@ inline constexpr const char* kFloat32AttentionBackwardHeader =
 
 class Sm90Float32AttentionBackward {
  public:
+  // What make() loads.
+  static KernelNames kernels_of(const AttentionProblem& problem, const GpuFacts&) {
+    return {kFloat32AttentionBackwardHeader,
+            float32_attention_backward_kernels(choose_float32_attention_backward(problem))};
+  }
   static Status make(const AttentionProblem& problem, Gpu& gpu,
                      std::unique_ptr<Sm90Float32AttentionBackward>* made);
 
