@@ -46,6 +46,7 @@
 #pragma once
 
 #include "cuda/device/ptx/dependency.hpp"
+#include "cuda/device/sm90/attention/backward_planes_epilogue.hpp"
 #include "cuda/device/sm90/attention/backward_planes_products.hpp"
 #include "cuda/device/sm90/attention/backward_planes_step.hpp"
 
@@ -79,12 +80,7 @@ class PlanesConsumer : PlanesStep<C, kOwn> {
       else
         skip_step(number, step);
     });
-    typename Step::Rows nonfinite;
-    this->find_nonfinite(grad_value_, nonfinite);
-    this->find_nonfinite(grad_key_, nonfinite);
-    this->store_value(grad_value_, nonfinite);
-    this->store_key(grad_key_, nonfinite);
-    this->fix_up(nonfinite);
+    PlanesEpilogue<C>(a_, tile_, thread_.consumer).store(grad_key_, grad_value_);
   }
 
  private:
@@ -226,16 +222,34 @@ __device__ __forceinline__ bool has_own_numbers(const AttentionBackwardPlanesArg
   return __shfl_sync(0xffffffffu, __syncthreads_or(own), 0) != 0;
 }
 
-template <AttentionBackwardConfig C, bool kOwn>
+// Beyond dim 64 the loops of a consumer end in one epilogue: its stores for each loop would take a
+// fifth of the kernel's compile time. Up to 64 that costs the loops registers. `own`: rows have
+// numbers of their own.
+template <AttentionBackwardConfig C>
 __device__ __forceinline__ void run_planes_consumer(const AttentionBackwardPlanesArguments& a,
                                                     const PlanesShared<C>& shared,
-                                                    const BackwardTile& tile, int consumer) {
-  if constexpr (C.split_keys)
-    PlanesConsumer<C, kOwn>(a, shared, tile, consumer).run();
-  else if (consumer == 0)
-    PlanesValueConsumer<C, kOwn>(a, shared, tile).run();
-  else
-    PlanesKeyConsumer<C, kOwn>(a, shared, tile).run();
+                                                    const BackwardTile& tile, int consumer,
+                                                    bool own) {
+  if constexpr (C.split_keys) {
+    if (own)
+      PlanesConsumer<C, true>(a, shared, tile, consumer).run();
+    else
+      PlanesConsumer<C, false>(a, shared, tile, consumer).run();
+  } else if (consumer == 0) {
+    float grad_value[C.value_dim / 2];
+    if (own)
+      PlanesValueConsumer<C, true>(a, shared, tile, grad_value).run();
+    else
+      PlanesValueConsumer<C, false>(a, shared, tile, grad_value).run();
+    PlanesEpilogue<C>(a, tile, 0).store_value(grad_value);
+  } else {
+    float grad_key[C.key_dim / 2];
+    if (own)
+      PlanesKeyConsumer<C, true>(a, shared, tile, grad_key).run();
+    else
+      PlanesKeyConsumer<C, false>(a, shared, tile, grad_key).run();
+    PlanesEpilogue<C>(a, tile, 1).store_key(grad_key);
+  }
 }
 
 template <AttentionBackwardConfig C>
@@ -256,10 +270,7 @@ __global__ void __launch_bounds__(C.threads(), 1)
     if (threadIdx.x == 0) load_planes<C>(arguments, shared, tile);
   } else {
     ptx::setmaxnreg_inc<240>();
-    if (own)
-      run_planes_consumer<C, true>(arguments, shared, tile, group - 1);
-    else
-      run_planes_consumer<C, false>(arguments, shared, tile, group - 1);
+    run_planes_consumer<C>(arguments, shared, tile, group - 1, own);
   }
 }
 

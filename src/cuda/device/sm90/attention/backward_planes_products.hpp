@@ -63,8 +63,9 @@ class PlanesValueConsumer : PlanesSplitProducts<C, kOwn> {
  public:
   __device__ __forceinline__ PlanesValueConsumer(const AttentionBackwardPlanesArguments& arguments,
                                                  const PlanesShared<C>& shared,
-                                                 const BackwardTile& tile)
-      : Base(arguments, shared, tile, 0) {}
+                                                 const BackwardTile& tile,
+                                                 float (&grad_value)[C.value_dim / 2])
+      : Base(arguments, shared, tile, 0), grad_value_(grad_value) {}
 
   __device__ __forceinline__ void run() {
     clear_sums(grad_value_);
@@ -77,10 +78,6 @@ class PlanesValueConsumer : PlanesSplitProducts<C, kOwn> {
       run_step(number, step, number + 1 < steps);
     });
     ptx::wgmma_wait<0>();
-    typename Step::Rows nonfinite;
-    this->find_nonfinite(grad_value_, nonfinite);
-    this->store_value(grad_value_, nonfinite);
-    this->fix_up(nonfinite);
   }
 
  private:
@@ -128,7 +125,7 @@ class PlanesValueConsumer : PlanesSplitProducts<C, kOwn> {
     thread_.release(shared_.queries(), state);
   }
 
-  float scores_[kScores], grad_value_[C.value_dim / 2];
+  float scores_[kScores], (&grad_value_)[C.value_dim / 2];
 };
 
 template <AttentionBackwardConfig C, bool kOwn>
@@ -142,8 +139,9 @@ class PlanesKeyConsumer : PlanesSplitProducts<C, kOwn> {
  public:
   __device__ __forceinline__ PlanesKeyConsumer(const AttentionBackwardPlanesArguments& arguments,
                                                const PlanesShared<C>& shared,
-                                               const BackwardTile& tile)
-      : Base(arguments, shared, tile, 1) {}
+                                               const BackwardTile& tile,
+                                               float (&grad_key)[C.key_dim / 2])
+      : Base(arguments, shared, tile, 1), grad_key_(grad_key) {}
 
   __device__ __forceinline__ void run() {
     clear_sums(grad_key_);
@@ -157,10 +155,6 @@ class PlanesKeyConsumer : PlanesSplitProducts<C, kOwn> {
       run_step(number, step, number + 1 < steps);
     });
     ptx::wgmma_wait<0>();
-    typename Step::Rows nonfinite;
-    this->find_nonfinite(grad_key_, nonfinite);
-    this->store_key(grad_key_, nonfinite);
-    this->fix_up(nonfinite);
   }
 
  private:
@@ -216,7 +210,7 @@ class PlanesKeyConsumer : PlanesSplitProducts<C, kOwn> {
     thread_.release(shared_.queries(), state);
   }
 
-  float products_[kScores], grad_key_[C.key_dim / 2];
+  float products_[kScores], (&grad_key_)[C.key_dim / 2];
 };
 
 }  // namespace perseid::internal::cuda

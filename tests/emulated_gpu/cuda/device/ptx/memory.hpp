@@ -7,6 +7,15 @@
 
 namespace perseid::internal::cuda::ptx {
 
+template <int Words>
+struct alignas(4 * Words) Packed {
+  uint32_t word[Words];
+};
+template <int Words>
+void store_if(bool wanted, void* to, const Packed<Words>& from) {
+  if (wanted) std::memcpy(to, &from, sizeof from);
+}
+
 inline void red_add_v4(float* to, float a, float b, float c, float d) {
   const float four[4] = {a, b, c, d};
   for (int i = 0; i < 4; ++i) to[i] += four[i];
