@@ -79,12 +79,15 @@ class ForwardConsumer {
       return at;
     }
     bool active = has_rows(at);
-    if (active) {
-      prologue(at);
-    } else {
-      skip_prologue(at);
+    if constexpr (!kEndsBeforeNext) {
+      if (active) {
+        prologue(at);
+      } else {
+        skip_prologue(at);
+      }
     }
     while (true) {
+      if constexpr (kEndsBeforeNext) prologue(at);
       if (active) {
         mainloop(at);
       } else {
@@ -97,7 +100,7 @@ class ForwardConsumer {
       if (shared_.tile(at + 1).number < 0) break;
       const bool next_active = has_rows(at + 1);
       if constexpr (kEndsBeforeNext) {
-        prologue(at + 1);
+        // The loop begins with the prologue.
       } else if (active && next_active) {
         prologue_of_next(at, at + 1);
       } else if (active) {
