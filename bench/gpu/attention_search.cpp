@@ -146,7 +146,8 @@ std::string verdict_on(const std::string& log) {
   return "";
 }
 
-// In processes, as the compiler lets threads wait for each other. What they say comes in files.
+// Each kernel by itself, as plans look for them. In processes, as the compiler lets threads wait
+// for each other. What they say comes in files.
 template <class Config>
 void compile_all(Candidates<Config>* all, const Version& version) {
   const size_t processes = max(1u, std::thread::hardware_concurrency());
@@ -160,14 +161,17 @@ void compile_all(Candidates<Config>* all, const Version& version) {
       continue;
     }
     for (size_t i = first; i < all->size(); i += processes) {
-      Image image;
-      std::string log;
       const Program& program = (*all)[i].program;
-      const std::string key = key_of(program, &version);
       std::string verdict;
-      if (!load_cached(cache_folder(), key, &image)) {
-        verdict = compile(program, &image, &log).ok() ? verdict_on(log) : "no kernel";
-        if (verdict.empty()) store_cached(cache_folder(), key, image);
+      for (const std::string& kernel : program.kernels) {
+        Image image;
+        std::string log;
+        const Program part{program.header, {kernel}, program.architecture};
+        const std::string key = key_of(part, &version);
+        if (load_cached(cache_folder(), key, &image)) continue;
+        verdict = compile(part, &image, &log).ok() ? verdict_on(log) : "no kernel";
+        if (!verdict.empty()) break;
+        store_cached(cache_folder(), key, image);
       }
       std::ofstream(path + std::to_string(i)) << verdict;
     }

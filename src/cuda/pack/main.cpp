@@ -74,9 +74,9 @@ bool compile_share(const std::string& path, const std::vector<Variant>& variants
   return write(path, kernels) && write(path + kReports, reports);
 }
 
-// One process per CPU, since threads of one process wait for each other in NVRTC. Process i writes
-// path.i. They draw from the end of the list, where attention is: the longest programs first, so
-// that all processes end at about the same time.
+// One process per CPU, since threads of one process wait for each other in NVRTC: before 12.3 all
+// the time, then in its front end. Process i writes path.i. They draw from the end of the list,
+// where attention is: the longest programs first, so that all processes end at about the same time.
 bool compile_all(const std::string& path, const std::vector<Variant>& variants, size_t processes) {
   void* const shared = mmap(nullptr, sizeof(std::atomic<size_t>), PROT_READ | PROT_WRITE,
                             MAP_SHARED | MAP_ANONYMOUS, -1, 0);
