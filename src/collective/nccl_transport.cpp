@@ -287,7 +287,7 @@ class NcclReduce final : public ReduceTransport, private Exchanges {
     return rank->arrival(of, arrived(), epoch);
   }
   int64_t arrivals() const override { return (size - 1) * count_; }
-  RankParts parts() const override {
+  RankParts parts(const Operation&, const Sending&) override {
     const Tensor first = inbox(own, 0);
     return {.data = first.as<const float>(),
             .of_rank = static_cast<int64_t>(layout_of(own).part / sizeof(float)),

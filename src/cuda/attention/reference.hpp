@@ -24,6 +24,10 @@ std::vector<std::string> reference_attention_kernels(const AttentionProblem& pro
 class ReferenceAttention {
  public:
   static constexpr bool kClearsRows = true;  // those that q_lens leaves out
+  // What make() loads.
+  static KernelNames kernels_of(const AttentionProblem& problem, const GpuFacts&) {
+    return {kReferenceHeader, reference_attention_kernels(problem, false)};
+  }
   static Status make(const AttentionProblem& problem, Gpu& gpu,
                      std::unique_ptr<ReferenceAttention>* made);
 
@@ -45,6 +49,10 @@ size_t reference_attention_backward_workspace(const AttentionProblem& problem);
 
 class ReferenceAttentionBackward {
  public:
+  // What make() loads.
+  static KernelNames kernels_of(const AttentionProblem& problem, const GpuFacts&) {
+    return {kReferenceHeader, reference_attention_kernels(problem, true)};
+  }
   static Status make(const AttentionProblem& problem, Gpu& gpu,
                      std::unique_ptr<ReferenceAttentionBackward>* made);
 
