@@ -307,7 +307,8 @@ TEST_F(NcclOnNvlink, ComputesWhileNcclSends) {
                                   {.dtype = perseid::bf16, .m = kRanks * m, .n = n, .k = k});
     const GpuWorkspace alone(context, product);
     time("product", [&] {
-      product.execute({.a = wide.tensor(), .b = b.tensor(), .c = gathered.tensor()}, alone.bytes());
+      product.execute(nullptr, {.a = wide.tensor(), .b = b.tensor(), .c = gathered.tensor()},
+                      alone.bytes());
     });
     std::vector<Matrix> results;
     for (const auto fusion : {perseid::Fusion::kUnfused, perseid::Fusion::kFused}) {
