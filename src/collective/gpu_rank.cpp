@@ -19,6 +19,8 @@ using namespace std::chrono_literals;
 constexpr auto kInterval = 500us;  // of the thread that watches, while operations are in flight
 // Kernels wait so much longer than the thread, which knows who is missing.
 constexpr uint64_t kGrace = 500'000'000;
+// What NCCL gets to hear of its end.
+constexpr auto kAborting = 5ms;
 // What a failed operation gets to drain.
 constexpr auto kDraining = 5s;
 constexpr const char* kAdvice = "see what nvidia-smi says";
@@ -250,10 +252,14 @@ void GpuRank::fail() {
     if (each.owner < 0) find_missing(each);
   }
   (void)control_->write_word(abort_word(), 1);
-  // NCCL must not send what its queue waits for: its kernels end by the next time.
-  const bool sends = NcclLinks::carry(group_);
-  if (sends) links_->abort();
-  if (!sends) release_waits();
+  // Before the words behind exchanges that end without data.
+  (void)control_->synchronize();
+  if (NcclLinks::carry(group_)) {
+    links_->abort();
+    aborted_ = Clock::now();
+  }
+  // NCCL must not send what its queue waits for.
+  if (links_ == nullptr || Clock::now() - aborted_ > kAborting) release_waits();
 }
 
 // The first chunk that has not arrived, beginning with the own ones.

@@ -159,6 +159,7 @@ class GpuRank final : public cuda::StreamObserver {
   uint32_t told_ = 0;       // that the others were told of
   uint32_t timed_ = 0;      // the operation whose deadline counts from
   Clock::time_point since_;
+  Clock::time_point aborted_;  // when NCCL was, long ago where it was before
   bool failed_ = false, ended_ = false;
   std::thread thread_;
 };
