@@ -4,7 +4,7 @@
 // another by Unix sockets, memory of a GPU is that of the fake driver, and a group of sends and
 // receives is work of its stream, which waits without an end for ranks that do not come.
 // FAKE_NCCL=refuse: no ranks are connected; silent: this rank's data stays where it is after the
-// first exchange; hung: and nothing comes to it; slow: exchanges take 10 milliseconds; fail N: the
+// first exchange; hung: and nothing comes to it; slow: exchanges take 30 milliseconds; fail N: the
 // N-th group is refused.
 #include <dlfcn.h>
 #include <poll.h>
@@ -127,7 +127,7 @@ void ncclComm::connect() {
 void ncclComm::exchange(std::vector<Part> exchanged) {
   const bool later = ++exchanges > 1, hung = mode() == "hung" && later,
              silent = hung || (mode() == "silent" && later);
-  if (mode() == "slow") usleep(10000);
+  if (mode() == "slow") usleep(30000);
   std::vector<size_t> done(exchanged.size());
   bool left = true;
   while (left && !aborted) {

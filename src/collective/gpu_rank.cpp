@@ -211,9 +211,10 @@ void GpuRank::watch() {
   const cuda::Gpu::Current current(*gpu_);
   std::unique_lock lock(mutex_);
   while (!ended_) {
-    if (links_ != nullptr) tell_begun();
+    if (has_news()) tell_begun();
     if (in_flight() == 0) {
-      changed_.wait(lock, [&] { return ended_ || in_flight() > 0; });
+      // One that has ended by now has begun, too.
+      changed_.wait(lock, [&] { return ended_ || in_flight() > 0 || has_news(); });
       continue;
     }
     changed_.wait_for(lock, kInterval);
@@ -238,10 +239,8 @@ void GpuRank::check() {
 }
 
 void GpuRank::tell_begun() {
-  const uint32_t started = cpu::load_acquire(&words_->started);
-  if (started == told_) return;
-  told_ = started;
-  group_.tell_begun(started - first_);
+  told_ = cpu::load_acquire(&words_->started);
+  group_.tell_begun(told_ - first_);
 }
 
 void GpuRank::fail() {

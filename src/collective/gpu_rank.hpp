@@ -133,6 +133,10 @@ class GpuRank final : public cuda::StreamObserver {
   // With the mutex.
   void watch();
   void check();
+  // Of several hosts: this rank has begun what the others have not heard of.
+  bool has_news() const {
+    return links_ != nullptr && cpu::load_acquire(&words_->started) != told_;
+  }
   void tell_begun();
   void fail();
   void find_missing(Slot& slot);
