@@ -221,6 +221,10 @@ TEST_F(PlanCompilation, BothDirectionsOfAPlanAreCompiledSideBySide) {
         << perseid_last_error();
     EXPECT_EQ(fake_.compiled(), 6);
     EXPECT_EQ(fake_.most_at_once(), most);
+    // Not one direction after the other.
+    std::string first;
+    for (int32_t k = 0; k < most; ++k) first += fake_.kernel(k);
+    EXPECT_NE(first.find("attention_backward"), std::string::npos) << first;
     perseid_plan_destroy(plan);
   }
   perseid_context_destroy(context);
