@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -75,6 +76,19 @@ class Placed {
   Memory memory_;
 };
 
+// Memory of the context for executions of a plan.
+class PlacedWorkspace {
+ public:
+  PlacedWorkspace(const Context& context, const Attention& attention, bool backward)
+      : memory_(context, std::max<size_t>(
+                             {attention.workspace_size(Direction::kForward),
+                              backward ? attention.workspace_size(Direction::kBackward) : 0, 1})) {}
+  operator std::span<std::byte>() const { return memory_; }
+
+ private:
+  Memory memory_;
+};
+
 struct Result {
   const char* name;
   std::vector<float> values;
@@ -94,7 +108,7 @@ inline std::vector<Result> results_of(const Context& context, AttentionOptions o
   const Placed grad_query(context, options.dtype, queries, 0);
   const Placed grad_key(context, options.dtype, keys, 0);
   const Placed grad_value(context, options.dtype, keys, 0);
-  Workspace workspace;
+  const PlacedWorkspace workspace(context, attention, true);
   attention.forward(nullptr,
                     {.query = query.tensor,
                      .key = key.tensor,

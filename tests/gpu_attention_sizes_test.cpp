@@ -76,7 +76,7 @@ TEST_F(GpuAttentionSizes, MoreKeysThan32BitsCount) {
       by.implementation = name;
       const Attention attention(context(), by);
       const Placed out(context(), bf16, rows, 0), lse(context(), f32, {1, 1, kQueries}, 0);
-      Workspace workspace;
+      const PlacedWorkspace workspace(context(), attention, false);
       attention.forward(nullptr,
                         {.query = query.tensor,
                          .key = repeated(key),

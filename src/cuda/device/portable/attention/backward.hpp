@@ -227,7 +227,7 @@ class PortableBackward : ProductsOf<C>::Type {
       add_queries_of(steps - 1, before);
     }
   }
-  // The same where dQ is added in 16 bits, without barriers of the block (step_barriers.hpp). A
+  // The same where warps share rows, without barriers of the block (step_barriers.hpp). A
   // warp may be ahead of others by S and dP. Behind its wait for the end of step i - 1 are the
   // copies of the next columns, to the stage of that step; dS, to the buffer that dQ of step i - 2
   // was computed from in step i - 1; and dQ of step i - 1, from dS of all warps.

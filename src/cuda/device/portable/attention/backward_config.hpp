@@ -94,9 +94,9 @@ struct PortableBackwardConfig {
   // The next columns are copied behind dQ instead of before: its products begin sooner.
   constexpr bool copies_late() const { return units() == 1 && most_dim() <= 64; }
   // Two mbarriers order the warps, not a barrier of the block in each step (step_barriers.hpp).
-  constexpr bool unaligned() const { return adds_queries && units() == 1; }
+  constexpr bool unaligned() const { return shares_rows; }
   // Half of the warps add dQ of a step, in turn: each has twice as much of it, and reads less.
-  constexpr bool adds_in_turn() const { return unaligned() && rows == 32; }
+  constexpr bool adds_in_turn() const { return shares_rows; }
   constexpr bool of_keys() const { return gradients == GradientsOf::kKeys; }
   constexpr bool of_bias() const { return gradients == GradientsOf::kBias; }
   // A tile may have columns that some rows see and others do not. (Behind the ends of sequences,

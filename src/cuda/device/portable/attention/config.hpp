@@ -89,12 +89,10 @@ struct PortableForwardConfig {
   constexpr int largest() const { return 256 / planes(); }
   constexpr bool streams() const { return key_dim > largest(); }
   constexpr int depth() const { return streams() ? 64 : key_dim; }
-  // Two mbarriers order the warps, not a barrier of the block in each step (step_barriers.hpp).
-  constexpr bool unaligned() const { return planes() == 1 && !streams() && rows == 32; }
   // The next keys and values are copied behind the scores instead of before: the products begin
   // sooner, which was measured to pay where registers allow.
   constexpr bool copies_late() const {
-    return unaligned() || (!streams() && (max(key_dim, columns()) <= 64) == (planes() == 1));
+    return !streams() && (max(key_dim, columns()) <= 64) == (planes() == 1);
   }
   constexpr int columns() const { return value_dim > largest() ? 128 : value_dim; }
   constexpr int parts() const { return (value_dim + columns() - 1) / columns(); }
@@ -112,8 +110,7 @@ struct PortableForwardConfig {
     return max(query_bytes() + 2 * (key_bytes() + value_bytes() + number_bytes()), out_bytes());
   }
   static constexpr int kOthers = 512;  // descriptions of the warps' rows
-  constexpr int barriers_offset() const { return tile_bytes() + kOthers; }
-  constexpr int shared_bytes() const { return barriers_offset() + (unaligned() ? 16 : 0); }
+  constexpr int shared_bytes() const { return tile_bytes() + kOthers; }
 };
 
 struct PortableForwardArguments : AttentionArguments, KeySplits {

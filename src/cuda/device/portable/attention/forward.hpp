@@ -19,9 +19,8 @@
 //   4 S = Q K(n)^T, softmax, O += P V(n)
 //
 // One barrier a step does two things: it shows every thread the copies that others have waited for,
-// and it says that all warps are done with the stage that 3 fills. For warps of 32 rows in 16 bits
-// two mbarriers do (step_barriers.hpp), and 3 follows S. Warps skip 4 for tiles of keys of which
-// their own rows see nothing. Two blocks of a multiprocessor hide each other's latencies.
+// and it says that all warps are done with the stage that 3 fills. Warps skip 4 for tiles of keys
+// of which their own rows see nothing. Two blocks of a multiprocessor hide each other's latencies.
 //
 // Few queries and many keys: a block has a split of the keys, and another kernel combines the
 // splits (attention/combine.hpp).
@@ -47,7 +46,6 @@
 #include "cuda/device/portable/attention/forward_planes.hpp"
 #include "cuda/device/portable/attention/planes.hpp"
 #include "cuda/device/portable/attention/rows_copy.hpp"
-#include "cuda/device/portable/attention/step_barriers.hpp"
 #include "cuda/device/ptx/cluster.hpp"
 #include "cuda/device/ptx/dependency.hpp"
 #include "cuda/device/ptx/ordering.hpp"
@@ -168,7 +166,7 @@ class PortableForward {
     const auto copy_value = [&](int n) {
       value.copy(memory_, address_, value_offset(n), n * C.keys, tile.kv_len,
                  kPlanes * first_column_);
-      if constexpr (kOfPlanes) copy_key_numbers<C>(a_, tile, kv_entry, n * C.keys, numbers_at(n));
+      if constexpr (kOfPlanes) copy_numbers(tile, kv_entry, n);
     };
     const auto copy_query = [&](int column = 0) {
       if constexpr (C.packs)
@@ -186,18 +184,6 @@ class PortableForward {
     }
     copy_value(tile.last);
     ptx::cp_async_commit();
-    const StepBarriers barriers(address_ + static_cast<uint32_t>(C.barriers_offset()));
-    const auto arrive = [&](int n) {
-      if (C.vectors && !(kClears && clears)) return barriers.arrive_filled_by_copies();
-      ptx::cp_async_wait<0>();
-      if (kClears && clears) value.clear_nonfinite(memory_ + value_offset(n));
-      barriers.arrive_filled();
-    };
-    if constexpr (C.unaligned()) {
-      if (!clears && threadIdx.x == 0) barriers.initialize(C.threads);
-      __syncthreads();
-      arrive(tile.last);
-    }
     if constexpr (C.query_in_registers) {
       ptx::cp_async_wait<1>();
       __syncthreads();
@@ -206,22 +192,15 @@ class PortableForward {
     const int first = own_.first, last = own_.last;
 #pragma unroll 1
     for (int n = tile.last; n >= tile.first; --n) {
-      const int step = tile.last - n + (clears ? tile.last - tile.first + 1 : 0);
-      if constexpr (C.unaligned()) {
-        barriers.wait_filled(step);
-      } else {
-        ptx::cp_async_wait<0>();
-        if (kClears && clears) value.clear_nonfinite(memory_ + value_offset(n));
-        __syncthreads();
-      }
+      ptx::cp_async_wait<0>();
+      if (kClears && clears) value.clear_nonfinite(memory_ + value_offset(n));
+      __syncthreads();
       const auto copy_next = [&] {
-        if (C.unaligned() && n < tile.last) barriers.wait_ended(step - 1);
         if (n > tile.first) {
           if constexpr (!C.streams()) copy_key(n - 1, (n - 1) % 2);
           copy_value(n - 1);
-          ptx::cp_async_commit();
-          if constexpr (C.unaligned()) arrive(n - 1);
         }
+        ptx::cp_async_commit();
       };
       const bool visits = n >= first && n <= last;
       if (!C.copies_late() || !visits) copy_next();
@@ -245,7 +224,6 @@ class PortableForward {
         if constexpr (C.copies_late()) copy_next();
         softmax_and_values(n, needs_mask, scores);
       }
-      if constexpr (C.unaligned()) barriers.arrive_ended();
     }
   }
   static __device__ __forceinline__ int value_offset(int n) {
@@ -253,6 +231,17 @@ class PortableForward {
   }
   __device__ __forceinline__ uint32_t numbers_at(int n) const {
     return address_ + static_cast<uint32_t>(kNumbers + n % 2 * C.number_bytes());
+  }
+  // A thread copies the numbers of one key.
+  __device__ __forceinline__ void copy_numbers(const QueryTile& tile, int32_t kv_entry,
+                                               int n) const {
+    static_assert(C.keys <= C.threads);
+    const int own = ptx::thread_number(), key = n * C.keys + own;
+    if (own >= C.keys) return;
+    const int64_t head = int64_t{kv_entry} * (a_.heads / a_.group) + tile.kv_head;
+    const int64_t rows = C.lengths && a_.ragged ? a_.total_kv : a_.kv_len;
+    ptx::cp_async_8_or_zero(numbers_at(n) + static_cast<uint32_t>(8 * own),
+                            a_.key_numbers + head * rows + tile.kv_begin + key, key < tile.kv_len);
   }
   __device__ __forceinline__ void clear() {
 #pragma unroll

@@ -11,15 +11,11 @@
 // A NaN among the numbers of a key, or of the query, makes the row's sum NaN.
 #pragma once
 
-#include "cuda/device/attention/query_tile.hpp"
 #include "cuda/device/attention/sequence.hpp"
 #include "cuda/device/attention/softmax.hpp"
-#include "cuda/device/portable/attention/config.hpp"
 #include "cuda/device/portable/attention/plane_products.hpp"
 #include "cuda/device/portable/attention/planes_config.hpp"
-#include "cuda/device/ptx/cp_async.hpp"
 #include "cuda/device/ptx/memory.hpp"
-#include "cuda/device/ptx/ordering.hpp"
 #include "cuda/device/split/truncation.hpp"
 
 namespace perseid::internal::cuda {
@@ -190,20 +186,6 @@ __device__ __forceinline__ void store_results(float* to, int64_t stride, int col
     ptx::store_if(!pairs && both, to + stride, ptx::Packed<1>{{second}});
     to += 8 * stride;
   }
-}
-
-// Copies the numbers of a tile's keys from `first` on. A thread copies those of one key.
-template <PortableForwardConfig C>
-__device__ __forceinline__ void copy_key_numbers(const PortableForwardArguments& a,
-                                                 const QueryTile& tile, int32_t kv_entry, int first,
-                                                 uint32_t to) {
-  static_assert(C.keys <= C.threads);
-  const int own = ptx::thread_number(), key = first + own;
-  if (own >= C.keys) return;
-  const int64_t head = int64_t{kv_entry} * (a.heads / a.group) + tile.kv_head;
-  const int64_t rows = C.lengths && a.ragged ? a.total_kv : a.kv_len;
-  ptx::cp_async_8_or_zero(to + static_cast<uint32_t>(8 * own),
-                          a.key_numbers + head * rows + tile.kv_begin + key, key < tile.kv_len);
 }
 
 }  // namespace perseid::internal::cuda
