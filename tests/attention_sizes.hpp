@@ -83,7 +83,7 @@ class PlacedWorkspace {
       : memory_(context, std::max<size_t>(
                              {attention.workspace_size(Direction::kForward),
                               backward ? attention.workspace_size(Direction::kBackward) : 0, 1})) {}
-  operator std::span<std::byte>() const { return memory_; }
+  std::span<std::byte> bytes() const { return memory_; }
 
  private:
   Memory memory_;
@@ -116,7 +116,7 @@ inline std::vector<Result> results_of(const Context& context, AttentionOptions o
                      .out = out.tensor,
                      .lse = lse.tensor,
                      .seed = 9},
-                    workspace);
+                    workspace.bytes());
   attention.backward(nullptr,
                      {.query = query.tensor,
                       .key = key.tensor,
@@ -128,7 +128,7 @@ inline std::vector<Result> results_of(const Context& context, AttentionOptions o
                       .grad_key = grad_key.tensor,
                       .grad_value = grad_value.tensor,
                       .seed = 9},
-                     workspace);
+                     workspace.bytes());
   context.synchronize();
   return {{"out", out.values()},
           {"lse", lse.values()},

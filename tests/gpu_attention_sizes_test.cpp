@@ -83,7 +83,7 @@ TEST_F(GpuAttentionSizes, MoreKeysThan32BitsCount) {
                          .value = repeated(value),
                          .out = out.tensor,
                          .lse = lse.tensor},
-                        workspace);
+                        workspace.bytes());
       context().synchronize();
       const std::vector<float> result = out.values(), sums = lse.values();
       for (size_t i = 0; i < kQueries; ++i) {
