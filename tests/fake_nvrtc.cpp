@@ -5,6 +5,7 @@
 #include "fake_nvrtc.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstddef>
@@ -12,6 +13,7 @@
 #include <deque>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <vector>
 
 namespace {
@@ -27,6 +29,7 @@ std::mutex mutex;
 std::condition_variable began;
 std::string failing;
 std::deque<std::string> kernels;  // of compilations, in the order in which they began
+std::atomic<std::chrono::milliseconds> delay{};
 int32_t wanted = 1, running = 0, most_at_once = 0, most_kernels = 0, met = 0;
 
 int32_t copy(const std::string& from, char* to) {
@@ -42,6 +45,7 @@ void fake_nvrtc_meet(int32_t compilations) {
   const std::lock_guard lock(mutex);
   wanted = compilations;
 }
+void fake_nvrtc_delay(int32_t milliseconds) { delay = std::chrono::milliseconds(milliseconds); }
 void fake_nvrtc_fail(const char* text) {
   const std::lock_guard lock(mutex);
   failing = text == nullptr ? "" : text;
@@ -106,6 +110,9 @@ int32_t nvrtcCompileProgram(Program* program, int32_t, const char* const*) {
   if (running >= wanted) met = wanted;
   began.notify_all();
   began.wait_for(lock, std::chrono::seconds(10), [] { return met >= wanted; });
+  lock.unlock();
+  std::this_thread::sleep_for(delay.load());
+  lock.lock();
   --running;
   for (const std::string& kernel : program->kernels)
     if (!failing.empty() && kernel.find(failing) != std::string::npos) {

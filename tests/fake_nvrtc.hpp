@@ -9,6 +9,8 @@ extern "C" {
 
 // From now on a compilation ends when so many run at the same time, or after ten seconds.
 void fake_nvrtc_meet(int32_t compilations);
+// Compilations take so long.
+void fake_nvrtc_delay(int32_t milliseconds);
 // Programs with a kernel whose name contains the text do not compile; null: all do.
 void fake_nvrtc_fail(const char* text);
 // Counts begin again.

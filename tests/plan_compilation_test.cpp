@@ -33,6 +33,7 @@ void find(void* library, const char* name, Function* function) {
 
 struct FakeCompiler {
   decltype(&fake_nvrtc_meet) meet = nullptr;
+  decltype(&fake_nvrtc_delay) delay = nullptr;
   decltype(&fake_nvrtc_fail) fail = nullptr;
   decltype(&fake_nvrtc_clear) clear = nullptr;
   decltype(&fake_nvrtc_compiled) compiled = nullptr;
@@ -44,6 +45,7 @@ struct FakeCompiler {
   FakeCompiler() {
     void* library = dlopen(PERSEID_FAKE_NVRTC, RTLD_NOW | RTLD_LOCAL);
     find(library, "fake_nvrtc_meet", &meet);
+    find(library, "fake_nvrtc_delay", &delay);
     find(library, "fake_nvrtc_fail", &fail);
     find(library, "fake_nvrtc_clear", &clear);
     find(library, "fake_nvrtc_compiled", &compiled);
@@ -77,6 +79,7 @@ class PlanCompilation : public testing::Test {
     fs::remove_all(folder_);
     if (fake_.alive == nullptr) return;
     fake_.meet(1);
+    fake_.delay(0);
     EXPECT_EQ(fake_.alive(), before_) << "a module was not unloaded";
   }
 
@@ -175,6 +178,7 @@ TEST_F(PlanCompilation, WhatCompiledBesidesAFailureIsKept) {
 // All callers together have no more helpers than there are CPUs; each program is loaded once.
 TEST_F(PlanCompilation, ManyCallersShareTheCpus) {
   constexpr int32_t kCallers = 6, kPrograms = 4, kKernels = 5;
+  fake_.delay(5);
   std::vector<std::thread> callers;
   std::atomic<int> failed{0};
   for (int32_t t = 0; t < kCallers; ++t)

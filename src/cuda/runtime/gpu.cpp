@@ -275,23 +275,25 @@ Gpu::Loaded& Gpu::loaded(const std::string& key) {
 
 Status Gpu::load_ahead(std::span<const KernelNames> kernels) {
   if (facts_.assumed) return {};
-  std::map<std::string, Program> programs;  // by key
-  for (const KernelNames& each : kernels) {
-    Program program{each.header, each.names, facts_.architecture};
-    std::string key = key_of(program, nullptr);
-    programs.emplace(std::move(key), std::move(program));
-  }
-  // Locked in the order of keys, so that no two threads wait for each other.
+  std::map<std::string, size_t> numbers;  // by key
+  for (size_t i = 0; i < kernels.size(); ++i)
+    numbers.emplace(key_of({kernels[i].header, kernels[i].names, facts_.architecture}, nullptr), i);
+  // Locked in the order of keys, so that no two threads wait for each other; compiled in the
+  // caller's.
   std::vector<std::unique_lock<std::mutex>> locks;
-  std::vector<Program> missing;
-  std::vector<Loaded*> to;
-  for (auto& [key, program] : programs) {
+  std::map<size_t, Loaded*> unloaded;
+  for (const auto& [key, number] : numbers) {
     Loaded& each = loaded(key);
     std::unique_lock lock(each.mutex);
     if (!each.kernels.empty()) continue;
     locks.push_back(std::move(lock));
-    missing.push_back(std::move(program));
-    to.push_back(&each);
+    unloaded.emplace(number, &each);
+  }
+  std::vector<Program> missing;
+  std::vector<Loaded*> to;
+  for (const auto& [number, each] : unloaded) {
+    missing.push_back({kernels[number].header, kernels[number].names, facts_.architecture});
+    to.push_back(each);
   }
   if (missing.empty()) return {};
   std::vector<std::vector<Image>> images;
