@@ -197,7 +197,7 @@ Status NcclLinks::make() {
 
 // Connects every two ranks, and sends a word each way, so that nothing is set up in an operation.
 Status NcclLinks::connect(const std::string& id, Clock::time_point deadline) {
-  const std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
   const cuda::Gpu::Current current(*gpu_);
   if (!current.status().ok()) return current.status();
   UniqueId unique{};
@@ -225,6 +225,7 @@ Status NcclLinks::connect(const std::string& id, Clock::time_point deadline) {
     abort_locked();
     if (queue != nullptr) (void)drain(Clock::now() + kDraining, queue->stream());
   }
+  lock.unlock();  // memory is released when all groups of the GPU have drained
   if (words != nullptr) cuda::release(*gpu_, words);
   return status;
 }

@@ -49,7 +49,8 @@ bool bind_rank_sum(const RankSum::Arguments& given, int vector, RankSumArguments
   launch->columns = given.out.shape[2];
   launch->average = given.average;
   const int64_t pieces = ceil_div(launch->columns, int64_t{vectors ? vector : 1});
-  while (launch->lanes < min(pieces, int64_t{RankSumConfig::threads()})) launch->lanes *= 2;
+  while (int64_t{1} << launch->lane_bits < min(pieces, int64_t{RankSumConfig::threads()}))
+    ++launch->lane_bits;
   return vectors;
 }
 
@@ -77,7 +78,7 @@ Status RankSum::run(const Arguments& given, void* stream) const {
   if (status.ok()) status = gpu_->wait_reports().draw(execution, stream, &async.reports[1]);
   if (!status.ok()) return status;
   const int64_t most = kBlocksOfMultiprocessor * gpu_->facts().multiprocessors;
-  const int64_t rows_of_block = RankSumConfig::threads() / launch.lanes;
+  const int64_t rows_of_block = RankSumConfig::threads() >> launch.lane_bits;
   const Launch grid{.blocks = min(ceil_div(launch.batch * launch.rows, rows_of_block), most),
                     .threads = RankSumConfig::threads(),
                     .dependent = false};

@@ -45,7 +45,7 @@ struct RankSumArguments {
   int64_t out_stride = 1, bias_stride = 0;  // between columns; that of out is 1 with vectors
   int64_t batch = 0, rows = 0, columns = 0;
   int32_t ranks = 0;
-  int32_t lanes = 1;  // threads that have a row together: a power of two
+  int32_t lane_bits = 0;  // 2^lane_bits threads have a row together
   bool average = false;
 };
 

@@ -83,16 +83,16 @@ __global__ void __launch_bounds__(C.threads())
   }
   __syncthreads();
   const int64_t rows = arguments.batch * arguments.rows;
-  const int lanes = arguments.lanes, lane = static_cast<int>(threadIdx.x) & (lanes - 1);
-  const int64_t at_once = C.threads() / lanes;  // rows of a block
-  for (int64_t row = blockIdx.x * at_once + threadIdx.x / lanes; row < rows;
-       row += gridDim.x * at_once) {
+  const int bits = arguments.lane_bits, thread = static_cast<int>(threadIdx.x);
+  const int at_once = C.threads() >> bits;  // rows of a block
+  for (int64_t row = int64_t{blockIdx.x} * at_once + (thread >> bits); row < rows;
+       row += int64_t{gridDim.x} * at_once) {
     const int64_t entry = row / arguments.rows, i = row % arguments.rows;
     const auto at = [&](const RankSumTensor& tensor, int64_t column) {
       return entry * tensor.batch + i * tensor.row + column;
     };
-    for (int64_t column = int64_t{lane} * C.vector; column < arguments.columns;
-         column += int64_t{lanes} * C.vector) {
+    for (int64_t column = int64_t{thread & ((1 << bits) - 1)} * C.vector;
+         column < arguments.columns; column += int64_t{C.vector} << bits) {
       Sum sums[C.vector];
       RankSumParts<C>(arguments, entry, i, column).add(sums);
       RankSumVector<Out, C.vector> out;
