@@ -23,7 +23,7 @@ struct FusionForecast {
   const char* computation = "product";
   // Why all data has arrived, or is complete, before the other begins; null: it need not.
   const char* staged = nullptr;
-  // A fused product leaves so many of these multiprocessors to what transfers.
+  // Multiprocessors that a fused product leaves free for the kernels of the transfer.
   int32_t spared = 0, multiprocessors = 0;
 
   double fused() const {
@@ -39,10 +39,10 @@ struct FusionForecast {
 FusionForecast forecast_fusion(const dispatch::Device& device, const Group& group,
                                double product_seconds, double bytes, int64_t chunks);
 
-// Whether the kernel of a product over ranks stores the partial sums of the other ranks' shards in
-// their memory, instead of copy engines that send them from its own: where PERSEID_PEER_STORES says
-// so. Stores were faster nowhere: at best as fast, where the computing of those shards takes
-// several times as long. `bytes`: that this rank sends.
+// Whether the kernel of a product over ranks stores the partial sums of other ranks' shards
+// directly in their memory. Otherwise copy engines send them from the own memory, the default:
+// direct stores were at best as fast in the measurements. PERSEID_PEER_STORES overrides it.
+// `bytes`: that this rank sends.
 bool choose_stores(const FusionForecast& forecast, double bytes, int32_t ranks, std::string* why);
 
 struct AttentionShard {

@@ -16,10 +16,10 @@
 // words that the copy queue waits for itself. Whoever enqueues never waits for another rank. The
 // next synchronisation of the stream returns the failure.
 //
-// On several hosts, whose ranks NCCL links, all this is among the ranks of each host. What crosses
-// has a queue of its own, and nobody writes into the memory of a GPU of another host: a kernel of
-// NCCL receives what is sent when this rank has come to it. The thread tells the others which
-// operation has begun, and aborts NCCL before anything else could wait for it.
+// On several hosts, whose ranks NCCL links, this covers the ranks of one host. Transfers between
+// hosts have a queue of their own. No rank writes into GPU memory of another host: an NCCL kernel
+// receives the data once this rank has queued its part of the exchange. The thread tells the others
+// which operation has begun, and after a failure aborts NCCL before it releases other waits.
 #pragma once
 
 #include "collective/device_memory.hpp"

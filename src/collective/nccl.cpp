@@ -144,7 +144,7 @@ Status NcclLinks::agree(Group& group, const Operation& operation, std::shared_pt
   return good ? made->meet_on_host(operation) : status;
 }
 
-// Where they cannot meet, NCCL has all ways.
+// If the ranks of a host cannot meet, NCCL carries the data of every pair of ranks.
 Status NcclLinks::meet_on_host(const Operation& operation) {
   std::vector<std::string> ids, messages;
   Status status = group_.exchange(operation, {}, host_id_of_environment(), &ids);
@@ -307,7 +307,8 @@ Status NcclLinks::enqueue(const Operation& operation, std::span<const Part> part
     const std::lock_guard lock(mutex_);
     if (communicator_.load() == nullptr) return group_.failure(operation);
     status = send_and_receive(parts, stream);
-    // Until it is on the stream. Where NCCL has no room, what is queued ends first, or is aborted.
+    // Returns when the exchange is on the stream. If NCCL has no room, queued exchanges end first,
+    // or are aborted.
     if (status.ok()) status = settle(Clock::time_point::max());
   }
   if (status.ok()) return status;

@@ -289,7 +289,8 @@ bool has_float32_backward(const AttentionProblem& problem) {
   return problem.dtype == DType::kF32 && cuda::refuse_float32_attention_backward(problem).empty();
 }
 
-// Chunks that the kernels do not take are waited for before. Canonical order is that of chunks.
+// Kernels without chunks run after a wait for all chunks. Canonical order needs kernels with
+// chunks.
 bool follows_chunks(const AttentionProblem& problem, const Device& device) {
   return problem.async() && !problem.rows.canonical && problem.arriving_groups == 1 &&
          !cuda::refuse_attention(problem, device.gpu->facts()).empty();

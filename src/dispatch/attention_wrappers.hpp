@@ -1,6 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// Attention on a GPU around kernels that do not take all of a problem by themselves.
+// Wrappers of GPU attention kernels: a wait for all chunks before them, and a fallback for tensors
+// that they refuse.
 #pragma once
 
 #include <functional>
@@ -20,9 +21,9 @@ Status make_after_chunks(
     const std::function<Status(const AttentionProblem& whole, MadeAttention*)>& make_whole,
     MadeAttention* made);
 
-// Kernels that some tensors are refused by when they are executed (PERSEID_UNSUPPORTED, before
-// anything is launched), and a twin that runs those. It is made when it is first needed, if not
-// before, which a stream that is being captured does not allow.
+// The fallback for kernels that refuse some tensors at execution (PERSEID_UNSUPPORTED, before any
+// launch). It is made with the plan if its kernels are compiled already, else at its first use,
+// which stream capture does not allow.
 struct AttentionTwin {
   MadeAttention made;  // null: not yet
   std::function<Status(MadeAttention*)> make;
