@@ -246,6 +246,7 @@ class GpuRankShards : public testing_gpu::GpuTest {
     cuda::Sm90MatmulConfig plain = shape;
     plain.out = DType::kF32;
     plain.deferred_parts = false;
+    if (plain.leaves > 1) plain.columns = 128;  // of the same bits
     std::unique_ptr<cuda::Sm90Matmul> alone;
     expect_ok(cuda::Sm90Matmul::make(whole, plain, *gpu_, &alone));
     const Buffer<float> sums(*gpu_,
@@ -357,6 +358,22 @@ TEST_F(GpuRankShards, DeferredOfFourRanks) {
   for (const int32_t own : {1, 3})
     check({4, own, false, 1, 2048, 776, 832, kHalf, false, own == 3}, own == 3);
   check({4, 0, false, 1, 2048, 264, 704, kNarrow, false, true}, true);
+}
+// Two ranks have four of eight leaves each, four have two. Leaves of one step, of fewer than there
+// are chunks, and of more.
+TEST_F(GpuRankShards, DeferredOfLeaves) {
+  cuda::Sm90MatmulConfig leaves = kWide;
+  leaves.leaves = 4;
+  for (const int32_t own : {0, 1})
+    check({2, own, false, 1, 1024, 520, 2048, leaves, true, own == 1}, own == 0);
+  for (const int64_t k : {256, 1024}) check({2, 1, false, 1, 1024, 520, k, leaves, true}, false);
+  check({2, 0, true, 2, 200, 1152, 1792, leaves, true, true}, true);
+  check({2, 1, false, 1, 8192, 1552, 2048, leaves, true}, false);
+  leaves.leaves = 2;
+  for (const int32_t own : {0, 1, 2, 3})
+    check({4, own, false, 1, 2048, 264, 1152, leaves, true, own == 2}, own == 3);
+  for (const int64_t k : {128, 640}) check({4, 1, false, 1, 2048, 264, k, leaves, true}, false);
+  check({4, 2, false, 1, 8192, 1536, 896, leaves, true}, true);
 }
 TEST_F(GpuRankShards, DeferredOfColumnsAndBatches) {
   for (const int32_t own : {0, 2})

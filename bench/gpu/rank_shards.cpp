@@ -1,19 +1,21 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// rank-shards [--turns N] [--compile VARIANT] [M N K RANKS]...
+// rank-shards [--turns N] [--compile VARIANT | --only VARIANT,...] [M N K RANKS]...
 //
 // What a rank's kernel of matmul + reduce-scatter costs on one GPU, where all parts of the others
 // are there already, over the plain product with results in bf16: the most that fusion can reach.
 // A table for each shape: milliseconds of the plain product, then for each variant of the kernel
 // and each own rank the ratio to it. With a second GPU also those whose sums go to its memory.
 // Launches back to back, in turns; medians of N turns (7). --compile: compiles the kernels of one
-// variant, by its number, into the cache, for as many processes at a time as there are.
+// variant, by its number, into the cache, for as many processes at a time as there are. --only: the
+// variants of these numbers, beside the plain product, which is number 0.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <iterator>
 #include <random>
+#include <sstream>
 #include <vector>
 
 #include "cuda/runtime/memory.hpp"
@@ -80,7 +82,7 @@ struct PeerInboxes {
 struct Variant {
   const char* name;
   Sm90MatmulConfig tile;  // columns of 0: those that the product chooses
-  bool shards = true, to_peer = false;
+  bool shards = true, to_peer = false, canonical = false;
 };
 constexpr Sm90MatmulConfig deferred(int columns, int cluster, int out_stages) {
   return {.columns = columns, .cluster = cluster, .out_stages = out_stages, .deferred_parts = true};
@@ -99,13 +101,20 @@ constexpr Variant kVariants[] = {
     {"deferred, 128 columns", deferred(128, 2, 4)},
     {"deferred, 192 columns, to the peer", deferred(192, 1, 4), true, true},
     {"deferred, 256 columns, to the peer", deferred(256, 2, 5), true, true},
+    {"canonical, from registers", {.columns = 128, .cluster = 2}, true, false, true},
+    {"canonical, deferred, 192 columns", deferred(192, 1, 4), true, false, true},
+    {"canonical, deferred, 128 columns", deferred(128, 2, 4), true, false, true},
 };
 constexpr int kCount = static_cast<int>(std::size(kVariants));
 
 class Bench {
  public:
-  Bench(std::shared_ptr<Gpu> gpu, int turns, int compiled)
-      : shared_(std::move(gpu)), gpu_(*shared_), turns_(turns), compiled_(compiled) {}
+  Bench(std::shared_ptr<Gpu> gpu, int turns, bool compiles, std::vector<int> only)
+      : shared_(std::move(gpu)),
+        gpu_(*shared_),
+        turns_(turns),
+        compiles_(compiles),
+        only_(std::move(only)) {}
 
   void run(int64_t m, int64_t n, int64_t k, int32_t ranks) {
     constexpr int64_t kChunks = 2;
@@ -113,7 +122,7 @@ class Bench {
     for (int64_t c = 0; c <= ranks * kChunks; ++c) begin.push_back(c * m / (ranks * kChunks));
     std::vector<std::unique_ptr<Sm90Matmul>> made;
     for (int i = 0; i < kCount; ++i) made.push_back(make(kVariants[i], i, m, n, k, ranks, begin));
-    if (compiled_ >= 0) return;
+    if (compiles_) return;
 
     const int64_t rows = m / ranks;
     void* const c = filled(gpu_, 4 * m * n);
@@ -200,6 +209,7 @@ class Bench {
                 static_cast<long long>(m), static_cast<long long>(n), static_cast<long long>(k),
                 ranks, 1e3 * plain, 2e-12 * static_cast<double>(m * n * k) / plain);
     for (int i = 1; i < kCount; ++i) {
+      if (made[static_cast<size_t>(i)] == nullptr) continue;
       std::printf("  %-42s", kVariants[i].name);
       for (auto& each : times[i])
         if (!each.empty()) std::printf(" %.3f", median(each) / plain);
@@ -221,7 +231,8 @@ class Bench {
   // Null where there is no such kernel, or another is compiled.
   std::unique_ptr<Sm90Matmul> make(const Variant& variant, int number, int64_t m, int64_t n,
                                    int64_t k, int32_t ranks, const std::vector<int64_t>& begin) {
-    if (compiled_ >= 0 && compiled_ != number) return nullptr;
+    if (!only_.empty() && std::find(only_.begin(), only_.end(), number) == only_.end())
+      return nullptr;
     MatmulProblem problem{
         .dtype = DType::kBF16, .out_dtype = variant.tile.out, .m = m, .n = n, .k = k};
     if (variant.shards)
@@ -231,6 +242,7 @@ class Bench {
       config = variant.tile;
       config.async = variant.shards;
     }
+    if (variant.canonical) config.leaves = kLeaves / ranks, problem.leaves = config.leaves;
     config.parts = variant.shards ? min(ranks - 1, 4) : 0;
     config.split_k = config.split_k && !variant.shards;
     const int64_t lines = config.rows() * config.cluster;
@@ -242,7 +254,9 @@ class Bench {
 
   std::shared_ptr<Gpu> shared_;
   Gpu& gpu_;
-  const int turns_, compiled_;
+  const int turns_;
+  const bool compiles_;
+  const std::vector<int> only_;  // empty: all
 };
 
 }  // namespace
@@ -252,20 +266,25 @@ int main(int argc, char** argv) {
   using namespace perseid::internal;
   std::shared_ptr<cuda::Gpu> gpu;
   cuda::check_ok(cuda::Gpu::open(0, &gpu));
-  int turns = 7, compiled = -1;
+  int turns = 7;
+  bool compiles = false;
+  std::vector<int> only;
   std::vector<int64_t> sizes;
   for (int i = 1; i < argc; ++i) {
     if (std::strcmp(argv[i], "--turns") == 0 && i + 1 < argc)
       turns = std::atoi(argv[++i]);
     else if (std::strcmp(argv[i], "--compile") == 0 && i + 1 < argc)
-      compiled = std::atoi(argv[++i]);
+      compiles = true, only = {std::atoi(argv[++i])};
+    else if (std::strcmp(argv[i], "--only") == 0 && i + 1 < argc)
+      for (std::istringstream list(argv[++i]); list.good(); list.ignore())
+        list >> only.emplace_back(0);
     else
       sizes.push_back(std::atoll(argv[i]));
   }
   if (sizes.empty())
     sizes = {8192, 8192, 7168, 4,    4096,  8192, 7168, 4,    2048, 8192,
              7168, 4,    8192, 8192, 14336, 2,    8192, 8192, 4096, 2};
-  cuda::Bench bench(gpu, turns, compiled);
+  cuda::Bench bench(gpu, turns, compiles, only);
   for (size_t i = 0; i + 3 < sizes.size(); i += 4)
     bench.run(sizes[i], sizes[i + 1], sizes[i + 2], static_cast<int32_t>(sizes[i + 3]));
 }

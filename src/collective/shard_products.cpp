@@ -156,7 +156,7 @@ Status ShardProducts::multiply(const Operands& operands, const Tensor& partial, 
   // The caller's workspace has room to align it.
   void* data = workspace.data;
   size_t bytes = workspace.bytes;
-  std::align(alignof(uint64_t), product_->workspace(), data, bytes);
+  std::align(kAlignment, product_->workspace(), data, bytes);
   return product_->run(arguments, data, sending.stream, given);
 }
 

@@ -40,7 +40,7 @@ class ShardProducts {
   // Whether the kernel takes targets in the memory of other ranks.
   bool takes_targets() const { return takes_targets_; }
   std::string description() const { return product_->description(); }
-  size_t workspace() const { return product_->workspace() + alignof(uint64_t); }
+  size_t workspace() const { return product_->workspace() + kAlignment; }
   // Whether TMA takes them.
   bool takes(const Operands& operands) const { return product_->maps(arguments_of(operands)); }
   // All shards: the others' go to `partial`, which has all, and the signals of their chunks are
@@ -51,6 +51,8 @@ class ShardProducts {
                   const op::Workspace& workspace) const;
 
  private:
+  static constexpr size_t kAlignment = 16;  // of the product's workspace
+
   explicit ShardProducts(const Problem& problem);
   MatmulProblem product_of(const Problem& problem) const;
   MatmulArguments arguments_of(const Operands& operands) const;

@@ -68,7 +68,7 @@ void add_sm90(const std::string& name, MatmulProblem problem, int32_t multiproce
         const std::string ranks = others == 1   ? ", over two ranks"
                                   : others == 3 ? ", over four ranks"
                                                 : ", over eight ranks";
-        if (problem.leaves > 0) {
+        if (others == 7) {
           add_variant(ranks);
           continue;
         }
@@ -77,6 +77,7 @@ void add_sm90(const std::string& name, MatmulProblem problem, int32_t multiproce
              {std::array{192, 1, 4}, std::array{256, 2, 5}}) {
           // Few rows. Of two ranks and bf16 not in the pack, for its size.
           if (columns == 256 && others == 1 && problem.dtype == DType::kBF16) continue;
+          if (columns == 256 && problem.leaves > 0) continue;
           config.columns = columns;
           config.cluster = cluster;
           config.out_stages = out_stages;

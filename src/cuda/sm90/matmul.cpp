@@ -237,6 +237,11 @@ Status Sm90Matmul::make(const MatmulProblem& problem, const Sm90MatmulConfig& co
   return status;
 }
 
+size_t Sm90Matmul::leaf_sums() const {
+  return static_cast<size_t>(config_.leaf_sum_bytes()) *
+         static_cast<size_t>(gpu_.facts().multiprocessors);
+}
+
 bool Sm90Matmul::maps(const MatmulArguments& arguments) const {
   return map_call(problem_, config_, arguments).mappable;
 }
@@ -272,6 +277,7 @@ Status Sm90Matmul::run(const MatmulArguments& arguments, void* workspace, void* 
     if (!status.ok()) return status;
     arrival.chunks.count = parts.chunks * (parts.ranks - 1);
     if (config_.deferred_parts) status = fill_shards(parts, &launch);
+    launch.leaf_sums = static_cast<unsigned char*>(workspace) + splits_at();
     if (!status.ok()) return status;
   }
   splits_.fill(problem_, given, static_cast<std::byte*>(workspace) + splits_at(), &launch);

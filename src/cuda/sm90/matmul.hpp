@@ -50,10 +50,10 @@ class Sm90Matmul {
   static Status make(const MatmulProblem& problem, const Sm90MatmulConfig& config, Gpu& gpu,
                      std::unique_ptr<Sm90Matmul>* made);
 
-  // Also of the fallback.
+  // Also of the fallback. Its address is a multiple of 16.
   size_t workspace() const {
     const size_t chunks = whole_chunks_ == nullptr ? 0 : whole_chunks_->workspace();
-    return splits_at() + max(splits_.workspace(problem_.batch), chunks);
+    return splits_at() + max(max(splits_.workspace(problem_.batch), chunks), leaf_sums());
   }
   bool maps(const MatmulArguments& arguments) const;  // whether TMA takes the tensors
   // `parts`: of a product over ranks, where the configuration says so. c has all rows and columns
@@ -73,6 +73,8 @@ class Sm90Matmul {
     return static_cast<size_t>(
         round_up(static_cast<int64_t>(max(fallback_->workspace(), own)), 16));
   }
+
+  size_t leaf_sums() const;
 
   MatmulProblem problem_;
   Sm90MatmulConfig config_;

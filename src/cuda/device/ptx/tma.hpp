@@ -64,6 +64,12 @@ __device__ __forceinline__ void bulk_load(uint32_t to, const void* from, uint32_
       : "r"(to), "l"(__cvta_generic_to_global(from)), "r"(bytes), "r"(barrier)
       : "memory");
 }
+__device__ __forceinline__ void bulk_store(void* to, uint32_t from, uint32_t bytes) {
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;"
+               :
+               : "l"(__cvta_generic_to_global(to)), "r"(from), "r"(bytes)
+               : "memory");
+}
 // Elements outside of the tensor are not written.
 __device__ __forceinline__ void tma_store(const TensorMap& map, uint32_t from, const int (&at)[5]) {
   asm volatile(

@@ -40,7 +40,8 @@ struct Sm90MatmulConfig {
   // 7 in canonical order alone.
   int parts = 0;
   // Tiles of a product over ranks leave, or are summed, under the next tile's mainloop
-  // (shard_epilogue.hpp); at most three other ranks.
+  // (shard_epilogue.hpp); at most three other ranks; in canonical order by
+  // deferred_leaf_consumer.hpp.
   bool deferred_parts = false;
   bool split_k = false;  // a launch may have split tiles
   int leaves = 1;        // of k, summed in pairs (leaf_consumer.hpp): 1, 2, 4 or 8
@@ -109,6 +110,11 @@ struct Sm90MatmulConfig {
                : 0;
   }
 
+  // Of a block, in the workspace: sums of two of four leaves (deferred_leaf_consumer.hpp).
+  constexpr int leaf_sum_bytes() const {
+    return deferred_parts && leaves == 4 ? rows() * columns * 4 : 0;
+  }
+
   // What one load of b brings: a block's part, for all blocks of the cluster.
   constexpr int b_part() const { return columns / cluster; }
   constexpr int loaded_rows() const { return few_rows == 0 || a_m_major ? rows() : few_rows; }
@@ -141,8 +147,8 @@ struct Sm90MatmulConfig {
            (few_rows == 0 || (consumers == 1 && few_rows % 8 == 0 && few_rows < rows())) &&
            (parts == 0 || (async && (deferred_epilogue() || deferred_parts || leaves > 1))) &&
            (!deferred_parts || (1 <= parts && parts <= min(3, out_stages) && size_of(out) == 2 &&
-                                !source && !scaled && promote == 0 && leaves == 1)) &&
-           (leaves == 1 || (promote == 0 && columns <= 128 && !split_k)) &&
+                                !source && !scaled && promote == 0 && leaves <= 4)) &&
+           (leaves == 1 || (promote == 0 && columns <= (deferred_parts ? 192 : 128) && !split_k)) &&
            (size_of(in) == 2 || (!a_m_major && !b_n_major));
   }
 };
@@ -203,6 +209,7 @@ struct Sm90ShardArguments : Sm90MatmulArguments {
   TensorMap sums[kMostMatmulPeers], arrived;
   MatmulPeer peers[kMostMatmulPeers];
   int32_t arrived_row = 0, arrived_column = 0;  // the first of the own shard
+  unsigned char* leaf_sums = nullptr;           // leaf_sum_bytes() for each block
 };
 
 }  // namespace perseid::internal::cuda

@@ -3,7 +3,7 @@
 // A consumer of matmul (matmul.hpp): a warpgroup that computes 64 rows of each tile.
 #pragma once
 
-#include "cuda/device/ptx/wgmma.hpp"
+#include "cuda/device/sm90/matmul/mainloop.hpp"
 #include "cuda/device/sm90/matmul/shard_epilogue.hpp"
 #include "cuda/device/sm90/matmul/split_k.hpp"
 
@@ -21,7 +21,6 @@ struct MatmulEpilogueOf<C, true> {
 template <Sm90MatmulConfig C>
 class MatmulConsumer {
   using Shared = MatmulShared<C>;
-  using Product = ptx::Wgmma<C.columns, C.in, C.type_of_b()>;
   using Epilogue = typename MatmulEpilogueOf<C>::Type;
   using Sums = typename Epilogue::Sums;
   using Rounded = typename Epilogue::Rounded;
@@ -34,6 +33,7 @@ class MatmulConsumer {
         consumer_(consumer),
         lane_(static_cast<int>(threadIdx.x) % 32),
         queue_(shared.tiles()),
+        mainloop_(shared, consumer, lane_),
         splits_(arguments, shared, consumer),
         epilogue_(arguments, shared, consumer, static_cast<int>(threadIdx.x) / 32 % 4, lane_) {}
 
@@ -53,19 +53,17 @@ class MatmulConsumer {
         const bool overlaps =
             before.exists() && steps > C.deferred_chunks() && first_step_is_here();
         if (before.exists() && !overlaps) emit_all(before, held);
-        run_step<true>(sums);
+        mainloop_.template run_step<true>(sums);
         if (overlaps) {
           const int each = C.deferred_parts ? (steps - 1) / C.deferred_chunks() : 1;
           emit_during_steps(before, held, sums, each);
           step += C.deferred_chunks() * each;
         }
       } else {
-        run_step<true>(sums);
+        mainloop_.template run_step<true>(sums);
       }
-      for (; step < steps; ++step) run_step<false>(sums);
-      ptx::wgmma_wait<0>();
-      ptx::fence_operand(sums);
-      release();
+      for (; step < steps; ++step) mainloop_.template run_step<false>(sums);
+      mainloop_.complete(sums);
 
       if constexpr (C.split_k) {
         if (tile.unit != 0) {
@@ -129,9 +127,9 @@ class MatmulConsumer {
                                                     Sums& sums, int each) {
     if constexpr (kChunk < C.deferred_chunks()) {
       epilogue_.template emit_held<kChunk>(tile, held);
-      run_step<false>(sums);
+      mainloop_.template run_step<false>(sums);
       if constexpr (C.deferred_parts)
-        for (int i = 1; i < each; ++i) run_step<false>(sums);
+        for (int i = 1; i < each; ++i) mainloop_.template run_step<false>(sums);
       emit_during_steps<kChunk + 1>(tile, held, sums, each);
     }
   }
@@ -139,40 +137,17 @@ class MatmulConsumer {
   // The same answer in all threads of the consumer.
   __device__ __forceinline__ bool first_step_is_here() const {
     if constexpr (!C.async || C.parts > 0) return true;
-    return !ptx::named_barrier_any(2 + consumer_, 128, !shared_.inputs().consumer_test(full_));
-  }
-  // Issues the products of a step and waits for those of the step before, whose stage is free then.
-  template <bool kFirst>
-  __device__ __forceinline__ void run_step(Sums& sums) {
-    shared_.inputs().consumer_wait(full_);
-    const int stage = full_.stage();
-    ptx::wgmma_fence();
-#pragma unroll
-    for (int k = 0; k < C.kProducts; ++k)
-      Product::template mma_ss<C.a_m_major, C.b_n_major>(
-          sums, shared_.a_operand(consumer_, stage, k), shared_.b_operand(stage, k),
-          !kFirst || k > 0);
-    ptx::wgmma_commit();
-    if constexpr (!kFirst) {
-      ptx::wgmma_wait<1>();
-      release();
-    }
-    full_.advance();
-  }
-  // The oldest stage in use.
-  __device__ __forceinline__ void release() {
-    shared_.release_inputs(empty_, lane_);
-    empty_.advance();
+    return !ptx::named_barrier_any(2 + consumer_, 128, !mainloop_.next_is_here());
   }
 
   const Sm90MatmulArguments& arguments_;
   const Shared& shared_;
   const int consumer_, lane_;
   MatmulTileReader queue_;
+  MatmulMainloop<C> mainloop_;
   MatmulConsumerSplits<C> splits_;
   Epilogue epilogue_;
-  PipelineCursor<Shared::kStages> full_, empty_;  // the stages waited for, and released
-  uint32_t parts_parity_ = 0;                     // of the barrier parts_arrived
+  uint32_t parts_parity_ = 0;  // of the barrier parts_arrived
 };
 
 }  // namespace perseid::internal::cuda

@@ -13,15 +13,14 @@
 // eight leaves waits in shared memory, where each thread reads what it has written itself.
 #pragma once
 
-#include "cuda/device/ptx/wgmma.hpp"
 #include "cuda/device/sm90/matmul/epilogue.hpp"
+#include "cuda/device/sm90/matmul/mainloop.hpp"
 
 namespace perseid::internal::cuda {
 
 template <Sm90MatmulConfig C>
 class MatmulLeafConsumer {
   using Shared = MatmulShared<C>;
-  using Product = ptx::Wgmma<C.columns, C.in, C.type_of_b()>;
   using Sums = typename MatmulEpilogue<C>::Sums;
   static constexpr int kHalf = min(C.leaves, 4);  // leaves whose sums registers hold
   using Buffers = Sums[buffers_of_leaves(kHalf)];
@@ -34,6 +33,7 @@ class MatmulLeafConsumer {
         consumer_(consumer),
         lane_(static_cast<int>(threadIdx.x) % 32),
         queue_(shared.tiles()),
+        mainloop_(shared, consumer, lane_),
         epilogue_(arguments, shared, consumer, static_cast<int>(threadIdx.x) / 32 % 4, lane_) {}
 
   __device__ __forceinline__ void run() {
@@ -82,34 +82,10 @@ class MatmulLeafConsumer {
     }
   }
   __device__ __forceinline__ void sum_leaf(Sums& sums) {
-    run_step<true>(sums);
-    for (int step = 1; step < arguments_.k_steps / C.leaves; ++step) run_step<false>(sums);
-    ptx::wgmma_wait<0>();
-    ptx::fence_operand(sums);
-    release();
-  }
-  // Issues the products of a step and waits for those of the step before, whose stage is free then.
-  template <bool kFirst>
-  __device__ __forceinline__ void run_step(Sums& sums) {
-    shared_.inputs().consumer_wait(full_);
-    const int stage = full_.stage();
-    ptx::wgmma_fence();
-#pragma unroll
-    for (int k = 0; k < C.kProducts; ++k)
-      Product::template mma_ss<C.a_m_major, C.b_n_major>(
-          sums, shared_.a_operand(consumer_, stage, k), shared_.b_operand(stage, k),
-          !kFirst || k > 0);
-    ptx::wgmma_commit();
-    if constexpr (!kFirst) {
-      ptx::wgmma_wait<1>();
-      release();
-    }
-    full_.advance();
-  }
-  // The oldest stage in use.
-  __device__ __forceinline__ void release() {
-    shared_.release_inputs(empty_, lane_);
-    empty_.advance();
+    mainloop_.template run_step<true>(sums);
+    for (int step = 1; step < arguments_.k_steps / C.leaves; ++step)
+      mainloop_.template run_step<false>(sums);
+    mainloop_.complete(sums);
   }
   __device__ __forceinline__ void put_aside(const Sums& sums) const {
     float4* const to = shared_.leaf_sums(consumer_, static_cast<int>(threadIdx.x) % 128);
@@ -131,9 +107,9 @@ class MatmulLeafConsumer {
   const Shared& shared_;
   const int consumer_, lane_;
   MatmulTileReader queue_;
+  MatmulMainloop<C> mainloop_;
   MatmulEpilogue<C> epilogue_;
-  PipelineCursor<Shared::kStages> full_, empty_;  // the stages waited for, and released
-  uint32_t parts_parity_ = 0;                     // of the barrier parts_arrived
+  uint32_t parts_parity_ = 0;  // of the barrier parts_arrived
 };
 
 }  // namespace perseid::internal::cuda

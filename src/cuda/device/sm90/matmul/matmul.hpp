@@ -49,6 +49,7 @@
 #pragma once
 
 #include "cuda/device/sm90/matmul/consumer.hpp"
+#include "cuda/device/sm90/matmul/deferred_leaf_consumer.hpp"
 #include "cuda/device/sm90/matmul/leaf_consumer.hpp"
 #include "cuda/device/sm90/matmul/producer.hpp"
 #include "cuda/device/sm90/matmul/promoted_consumer.hpp"
@@ -118,6 +119,8 @@ __global__ void __launch_bounds__(C.threads(), 1)
     ptx::wait_for_prerequisites();
     if constexpr (C.promote > 0)
       MatmulPromotedConsumer<C>(arguments, shared, group - 1).run();
+    else if constexpr (C.leaves > 1 && C.deferred_parts)
+      MatmulDeferredLeafConsumer<C>(arguments, shared, group - 1).run();
     else if constexpr (C.leaves > 1)
       MatmulLeafConsumer<C>(arguments, shared, group - 1).run();
     else

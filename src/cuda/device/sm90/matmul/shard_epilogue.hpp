@@ -14,14 +14,17 @@
 // columns the first half leaves at the tile's end, through as many stages as it has chunks.
 //
 // Stages of a tile, in their order. A peer's: one for each chunk. The own one's: for every two
-// chunks, the parts of each other rank for the first, those for the second, and the results.
+// chunks, the parts of each other rank for the first, those for the second, and the results. Of
+// four leaves (deferred_leaf_consumer.hpp) one more for each chunk comes before all others, through
+// which the sums of two leaves are put aside; and one before the others of a chunk, with these sums
+// in it.
 //
 // Memory order. A storing thread waits until its TMA stores have written, also into the memory of a
 // peer, and executes a proxy fence before it counts the part with release order. The thread that
 // completes a chunk has acquired what all have counted; its store of the signal has release order
 // at system scope, and causality order is transitive: whoever acquires the signal at system scope
 // sees the stores of all. A proxy fence orders what a storing thread has acquired before its TMA
-// loads of parts.
+// loads of parts. What is put aside the same thread stores and loads, when the stores have written.
 #pragma once
 
 #include "cuda/device/sm90/matmul/epilogue.hpp"
@@ -64,7 +67,13 @@ class MatmulShardEpilogue {
   }
   template <int kChunk>
   __device__ __forceinline__ void emit_held(const MatmulTilePosition& tile, Sums& held) {
+    if constexpr (C.leaf_sum_bytes() > 0) add_aside<kChunk>(held);
     emit<kAtOnce + kChunk>(tile, held);
+  }
+  // A chunk of the sums of two of four leaves.
+  template <int kChunk>
+  __device__ __forceinline__ void put_aside(const Sums& held) {
+    give<kChunk>(held);
   }
 
  private:
@@ -98,7 +107,22 @@ class MatmulShardEpilogue {
     release();
   }
 
-  // The sum over ranks, in their order.
+  template <int kChunk>
+  __device__ __forceinline__ void add_aside(Sums& sums) {
+    shared_.outputs(consumer_).consumer_wait(state_);
+    const uint32_t first = first_pair(shared_.out(consumer_, state_.stage()));
+#pragma unroll
+    for (int i = 0; i < kOfChunk / 2; ++i) {
+      const float2 other = pair(first, i);
+      sums[kChunk * kOfChunk + 2 * i] += other.x;
+      sums[kChunk * kOfChunk + 2 * i + 1] += other.y;
+    }
+    __syncwarp();
+    if (lane_ == 0) shared_.outputs(consumer_).consumer_release(state_);
+    state_.advance();
+  }
+
+  // The sum over ranks, in their order, or in canonical order in pairs of neighbours.
   template <int kChunk>
   __device__ __forceinline__ void add_parts(Sums& sums) {
     uint32_t from[C.parts];
@@ -117,6 +141,14 @@ class MatmulShardEpilogue {
 #pragma unroll
       for (int j = 0; j < C.parts; ++j) parts[j] = pair(from[j], i);
       float &first = sums[kChunk * kOfChunk + 2 * i], &second = sums[kChunk * kOfChunk + 2 * i + 1];
+      if constexpr (C.adds_parts_in_pairs() && C.parts == 3) {
+        const float2 lower = parts[0], upper = parts[C.parts - 1];
+        const bool below = before < 2;
+        first = (first + (below ? lower.x : upper.x)) + (parts[1].x + (below ? upper.x : lower.x));
+        second =
+            (second + (below ? lower.y : upper.y)) + (parts[1].y + (below ? upper.y : lower.y));
+        continue;
+      }
       float2 sum = parts[0];
 #pragma unroll
       for (int j = 1; j <= C.parts; ++j) {
@@ -206,8 +238,9 @@ template <Sm90MatmulConfig C>
 class MatmulShardStore {
   using Shared = MatmulShared<C>;
   static constexpr int kStages = C.out_stages;
-  // Stages of the own shard for two chunks of sums.
-  static constexpr int kOfResults = 2 * C.parts + 1;
+  static constexpr bool kAside = C.leaf_sum_bytes() > 0;
+  // Stages of the own shard for a chunk of sums, and for two of them and the results.
+  static constexpr int kOfParts = C.parts + kAside, kOfResults = 2 * kOfParts + 1;
 
  public:
   __device__ __forceinline__ MatmulShardStore(const Sm90MatmulArguments& arguments,
@@ -224,6 +257,7 @@ class MatmulShardStore {
     for (;;) {
       const MatmulTilePosition tile = queue_.pop_by_thread();
       if (!tile.exists()) return;
+      if constexpr (kAside) store_aside();
       if (is_own<C>(arguments_, tile))
         store_own(tile);
       else
@@ -246,17 +280,15 @@ class MatmulShardStore {
     const bool stores = await_begin(number);
     const int column = tile.column - peer.origin_column;
     const int row = tile.row + 64 * consumer_ - peer.origin_row;
-    for (int i = 0; i < min(kStages, C.sum_chunks()); ++i) give();
-    for (int i = 0; i < C.sum_chunks(); ++i) {
-      const uint32_t stage = await_stage();
+    const auto store = [&](int chunk, uint32_t stage) {
       if (stores)
         ptx::tma_store(arguments_.sums[number], stage,
-                       {column + i * C.kSumColumns, row, tile.batch, 0, 0});
-      ptx::tma_store_commit();
-      // All but the last kStages - 1 have been read.
-      ptx::tma_store_wait_read<kStages - 1>();
-      if (kStages <= i + 1 && i + 1 < C.sum_chunks()) give();
-    }
+                       {column + chunk * C.kSumColumns, row, tile.batch, 0, 0});
+    };
+    if constexpr (kAside)
+      store_sums_of_leaves(store);
+    else
+      store_chunks(store);
     const DepartureSignals signals(arguments_.async, arguments_.grid, 64, C.columns);
     if (!stores || !signals.wanted(row + peer.origin_row, tile.column)) {
       ptx::tma_store_wait_read();
@@ -267,6 +299,40 @@ class MatmulShardStore {
     signals.depart(row + peer.origin_row, tile.column, [&](int chunk) {
       return peer.signals + (chunk - peer.first_chunk) * peer.signal_stride;
     });
+  }
+  // All chunks of sums, each when the consumer has released its stage.
+  template <class Store>
+  __device__ __forceinline__ void store_chunks(const Store& store) {
+    for (int i = 0; i < min(kStages, C.sum_chunks()); ++i) give();
+    for (int i = 0; i < C.sum_chunks(); ++i) {
+      store(i, await_stage());
+      ptx::tma_store_commit();
+      // All but the last kStages - 1 have been read.
+      ptx::tma_store_wait_read<kStages - 1>();
+      if (kStages <= i + 1 && i + 1 < C.sum_chunks()) give();
+    }
+  }
+  // The same, where what was put aside is added first.
+  template <class Store>
+  __device__ __forceinline__ void store_sums_of_leaves(const Store& store) {
+    constexpr int kUses = 2 * C.sum_chunks();
+    const auto give_use = [&](int use) { use % 2 == 0 ? give_aside(use / 2) : give(); };
+    for (int i = 0; i < min(kStages, kUses); ++i) give_use(i);
+    for (int i = 0; i < kUses; ++i) {
+      const uint32_t stage = await_stage();
+      if (i % 2 == 1) {
+        store(i / 2, stage);
+        ptx::tma_store_commit();
+        ptx::tma_store_wait_read();
+      }
+      if (i + kStages < kUses) give_use(i + kStages);
+    }
+  }
+  __device__ __forceinline__ void store_aside() {
+    store_chunks(
+        [&](int chunk, uint32_t stage) { ptx::bulk_store(aside(chunk), stage, C.kOutStageBytes); });
+    ptx::tma_store_wait();
+    ptx::fence_proxy_async_global();
   }
   // Whether the peer has begun: it has read the parts of the execution before.
   __device__ __forceinline__ bool await_begin(int number) {
@@ -295,7 +361,8 @@ class MatmulShardStore {
   __device__ __forceinline__ void give_own(const MatmulTilePosition& tile, int use) {
     const int of_two = use / kOfResults, i = use % kOfResults;
     if (i == kOfResults - 1) return give();
-    const int chunk = 2 * of_two + i / C.parts, other = i % C.parts;
+    const int chunk = 2 * of_two + i / kOfParts, other = i % kOfParts - kAside;
+    if (kAside && other < 0) return give_aside(chunk);
     shared_.outputs(consumer_).producer_expect_bytes(given_, C.kOutStageBytes);
     ptx::tma_load(shared_.out(consumer_, given_.stage()).base, arguments_.arrived,
                   shared_.outputs(consumer_).full(given_.stage()),
@@ -303,6 +370,17 @@ class MatmulShardStore {
                    tile.row + 64 * consumer_ - arguments_.arrived_row, tile.batch,
                    other + (other >= arguments_.parts.own), 0});
     given_.advance();
+  }
+  // A stage with what was put aside of a chunk in it.
+  __device__ __forceinline__ void give_aside(int chunk) {
+    shared_.outputs(consumer_).producer_expect_bytes(given_, C.kOutStageBytes);
+    ptx::bulk_load(shared_.out(consumer_, given_.stage()).base, aside(chunk), C.kOutStageBytes,
+                   shared_.outputs(consumer_).full(given_.stage()));
+    given_.advance();
+  }
+  __device__ __forceinline__ unsigned char* aside(int chunk) const {
+    return arguments_.leaf_sums + static_cast<int64_t>(blockIdx.x) * C.leaf_sum_bytes() +
+           (consumer_ * C.sum_chunks() + chunk) * C.kOutStageBytes;
   }
   __device__ __forceinline__ void give() {
     shared_.outputs(consumer_).producer_commit(given_);
