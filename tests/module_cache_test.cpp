@@ -20,6 +20,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/deflate.hpp"
 #include "base/log.hpp"
 #include "cuda/runtime/cache.hpp"
 
@@ -283,6 +284,45 @@ TEST_F(ModuleCache, RefusesAnEntryWithoutNames) {
   EXPECT_FALSE(finds("key"));
   Image image;
   EXPECT_FALSE(load_cached(folder_.string(), "key", &image));
+}
+
+// Bytes that deflate well, as code does.
+std::string large_code() {
+  std::string code;
+  for (int i = 0; i < 20000; ++i) code += concatenate("add r", i % 50, ", r", i % 7, ";");
+  return code;
+}
+
+TEST_F(ModuleCache, KeepsLargeCode) {
+  const Image large{image_.names, large_code()};
+  const std::string entry = write_entry("key", large);
+  Image image;
+  ASSERT_TRUE(read_entry(entry, "key", &image));
+  EXPECT_EQ(image.code, large.code);
+  EXPECT_EQ(image.names, large.names);
+  for (size_t at = 16; at < entry.size(); at += at < 48 ? 1 : 997) {
+    std::string damaged = entry;
+    damaged[at] = static_cast<char>(damaged[at] ^ 0x10);
+    EXPECT_FALSE(read_entry(damaged, "key", &image)) << "byte " << at;
+  }
+}
+
+TEST(Deflate, KeepsContent) {
+  for (const std::string& content : {std::string(), std::string("a"), large_code()}) {
+    const std::string deflated = deflate(content);
+    EXPECT_LE(deflated.size(), content.size());
+    std::string whole;
+    ASSERT_TRUE(inflate(deflated, content.size(), &whole));
+    EXPECT_EQ(whole, content);
+    EXPECT_FALSE(inflate(deflated, content.size() + 1, &whole));
+    if (deflated.size() == content.size()) continue;
+    EXPECT_LT(deflated.size(), content.size() / 2);
+    EXPECT_FALSE(inflate(deflated, content.size() - 1, &whole));
+    EXPECT_FALSE(inflate(deflated.substr(0, deflated.size() - 5), content.size(), &whole));
+    std::string damaged = deflated;
+    damaged[damaged.size() / 2] = static_cast<char>(damaged[damaged.size() / 2] ^ 1);
+    EXPECT_FALSE(inflate(damaged, content.size(), &whole));
+  }
 }
 
 class KernelPack : public ModuleCache {

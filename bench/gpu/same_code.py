@@ -15,8 +15,9 @@ import struct
 import subprocess
 import sys
 import tempfile
+import zlib
 
-HEAD = struct.Struct("<16sQQ")  # magic, hash, bytes of the content
+HEAD = struct.Struct("<16sQQQQ")  # magic, hashes of key and bytes, bytes, and inflated ones
 
 
 def entries(path):
@@ -25,8 +26,10 @@ def entries(path):
         data = file.read()
     at = 0
     while at < len(data):
-        _, _, size = HEAD.unpack_from(data, at)
+        _, _, _, size, inflated = HEAD.unpack_from(data, at)
         content = data[at + HEAD.size:at + HEAD.size + size]
+        if inflated != size:
+            content = zlib.decompress(content)
         key, rest = content.split(b"\0", 1)
         while True:  # names, then an empty one
             name, rest = rest.split(b"\0", 1)

@@ -22,6 +22,7 @@ struct Dims {
 constexpr Dims kUsual[] = {{64, 64, true}, {128, 128, true}};
 constexpr Dims kTuned[] = {{64, 64, true}, {128, 128, true}, {256, 256},
                            {96, 96},       {192, 128},       {192, 192}};
+constexpr Dims kBetween[] = {{40, 40}, {72, 72}, {80, 80}, {160, 160}};
 constexpr Dims kLarge[] = {{512, 512}, {264, 328}};
 constexpr Dims kOdd[] = {{40, 40}, {80, 72}, {96, 64}, {256, 256}};
 
@@ -79,10 +80,20 @@ constexpr Kind kCommon[] = {
      .q_len = 1,
      .kv_lens = true,
      .everywhere = true},
-    {.name = "ragged attention", .dims = kUsual, .full = false, .ragged = true, .everywhere = true},
-    {.name = "attention in a window", .dims = kUsual, .full = false, .window = true, .f16 = false},
-    {.name = "attention with bias", .dims = kUsual, .causal = false, .bias = true, .f16 = false},
-    {.name = "attention with dropout", .dims = kUsual, .dropout = 0.1, .f16 = false},
+    {.name = "ragged attention", .dims = kTuned, .full = false, .ragged = true, .everywhere = true},
+    {.name = "ragged attention", .dims = kUsual, .causal = false, .ragged = true},
+    {.name = "attention of dims between", .dims = kBetween},
+    {.name = "attention in a window", .dims = kTuned, .full = false, .window = true},
+    {.name = "attention with bias", .dims = kTuned, .causal = false, .bias = true},
+    {.name = "attention with dropout", .dims = kTuned, .dropout = 0.1},
+    {.name = "masked attention", .dims = kUsual, .causal = false, .visible = true, .f16 = false},
+    {.name = "attention in a window with bias and dropout",
+     .dims = kUsual,
+     .full = false,
+     .window = true,
+     .bias = true,
+     .dropout = 0.1,
+     .f16 = false},
 };
 constexpr Kind kRare[] = {
     {.name = "attention", .dims = kOdd, .full = false, .deterministic = true},

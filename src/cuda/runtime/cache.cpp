@@ -10,6 +10,7 @@
 #include <cstring>
 #include <filesystem>
 
+#include "base/deflate.hpp"
 #include "base/log.hpp"
 #include "cuda/runtime/hash.hpp"
 #include "cuda/runtime/trusted_file.hpp"
@@ -17,14 +18,15 @@
 namespace perseid::internal::cuda {
 namespace {
 
-// An entry: this, the hashes of its key and of its content, the size of its content, the content.
-// The content: the key and the names, each ended by a 0, another 0, the code.
-constexpr std::string_view kMagic = "perseid module 2";
+// An entry: this, the hashes of its key and of the bytes that follow, how many these are, and how
+// many they are inflated. The content: the key and the names, each ended by a 0, another 0, the
+// code. The code of a kernel has a quarter of its bytes deflated.
+constexpr std::string_view kMagic = "perseid module 3";
 struct Head {
   char magic[16];
-  uint64_t key, hash, bytes;
+  uint64_t key, hash, bytes, inflated;
 };
-static_assert(sizeof(Head) == 40 && kMagic.size() == sizeof Head::magic);
+static_assert(sizeof(Head) == 48 && kMagic.size() == sizeof Head::magic);
 // No module is larger.
 constexpr uint64_t kMostBytes = 256 << 20;
 
@@ -93,6 +95,8 @@ std::string write_entry(const std::string& key, const Image& image) {
   for (const std::string& name : image.names) content += name + '\0';
   content += '\0' + image.code;
   Head head{};
+  head.inflated = content.size();
+  content = deflate(std::move(content));
   std::memcpy(head.magic, kMagic.data(), kMagic.size());
   head.key = Hash().add(key).value();
   head.hash = Hash().add(content).value();
@@ -104,11 +108,15 @@ bool read_entry(std::string_view text, const std::string& key, Image* image) {
   Head head{};
   if (text.size() < sizeof head) return false;
   std::memcpy(&head, text.data(), sizeof head);
-  std::string_view content = text.substr(sizeof head);
+  const std::string_view bytes = text.substr(sizeof head);
+  std::string whole;
   if (std::string_view(head.magic, sizeof head.magic) != kMagic ||
-      head.key != Hash().add(key).value() || head.bytes != content.size() ||
-      Hash().add(content).value() != head.hash || take_text(&content) != key)
+      head.key != Hash().add(key).value() || head.bytes != bytes.size() ||
+      Hash().add(bytes).value() != head.hash || head.inflated > kMostBytes ||
+      !inflate(bytes, head.inflated, &whole))
     return false;
+  std::string_view content = whole;
+  if (take_text(&content) != key) return false;
   *image = {};
   for (std::string_view name = take_text(&content); !name.empty(); name = take_text(&content))
     image->names.emplace_back(name);

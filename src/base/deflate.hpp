@@ -1,0 +1,17 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// Fewer bytes for the same content, by zlib (RFC 1950) where the build has found it.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace perseid::internal {
+
+// As it is where that would not be smaller, and without zlib.
+std::string deflate(std::string content);
+// The content of `size` bytes that deflate() was given. False: these are not its bytes, or there is
+// no zlib.
+bool inflate(std::string_view deflated, size_t size, std::string* content);
+
+}  // namespace perseid::internal
