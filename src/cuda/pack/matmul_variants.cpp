@@ -188,7 +188,7 @@ void add(DType dtype, DType out_dtype, int64_t size, const std::string& architec
     const MatmulFmaConfig config = choose_fma_matmul(problem, kMultiprocessors);
     variants->push_back(
         {name, {kFmaMatmulHeader, fma_matmul_kernels(config), architecture}, budget_of(config)});
-    if (architecture == "sm_80")
+    if (architecture != "sm_90a")
       add_tensor_core_f32(name, problem, kMultiprocessors, kSharedBytes, architecture, variants);
   }
 }

@@ -27,7 +27,7 @@ struct Variant {
   Budget budget;
 };
 
-inline constexpr const char* kPackedArchitectures[] = {"sm_80", "sm_90a"};
+inline constexpr const char* kPackedArchitectures[] = {"sm_80", "sm_90a", "sm_100", "sm_120"};
 
 std::vector<Variant> common_variants(const std::string& architecture);
 // Kernels that are not in the pack but are held to their budgets too.
