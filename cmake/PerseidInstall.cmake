@@ -13,6 +13,12 @@ foreach(mpi IN LISTS mpis)
 endforeach()
 install(EXPORT perseidTargets NAMESPACE perseid:: DESTINATION ${package_dir})
 
+configure_package_config_file(cmake/perseidConfig.cmake.in perseidConfig.cmake
+                              INSTALL_DESTINATION ${package_dir})
+write_basic_package_version_file(perseidConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+install(FILES ${PROJECT_BINARY_DIR}/perseidConfig.cmake
+              ${PROJECT_BINARY_DIR}/perseidConfigVersion.cmake DESTINATION ${package_dir})
+
 # A static library leaves its own needs to whoever links it.
 get_target_property(type perseid TYPE)
 if(type STREQUAL "STATIC_LIBRARY")
@@ -20,17 +26,7 @@ if(type STREQUAL "STATIC_LIBRARY")
   list(TRANSFORM PERSEID_CXX_RUNTIME PREPEND " -l" OUTPUT_VARIABLE runtime)
   list(TRANSFORM CMAKE_DL_LIBS PREPEND " -l" OUTPUT_VARIABLE loader)
   string(CONCAT PERSEID_PC_LIBS ${runtime} ${loader} " -pthread")
-  if(ZLIB_FOUND)
-    string(APPEND PERSEID_PC_LIBS " -lz")
-    set(PERSEID_STATIC_DEPENDENCIES "find_dependency(ZLIB)")
-  endif()
 endif()
-configure_package_config_file(cmake/perseidConfig.cmake.in perseidConfig.cmake
-                              INSTALL_DESTINATION ${package_dir})
-write_basic_package_version_file(perseidConfigVersion.cmake COMPATIBILITY SameMinorVersion)
-install(FILES ${PROJECT_BINARY_DIR}/perseidConfig.cmake
-              ${PROJECT_BINARY_DIR}/perseidConfigVersion.cmake DESTINATION ${package_dir})
-
 cmake_path(SET pc_dir NORMALIZE ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig)
 file(RELATIVE_PATH PERSEID_PC_PREFIX ${pc_dir} ${CMAKE_INSTALL_PREFIX})
 configure_file(cmake/perseid.pc.in perseid.pc @ONLY)

@@ -20,9 +20,9 @@
 #include <thread>
 #include <vector>
 
-#include "base/deflate.hpp"
 #include "base/log.hpp"
 #include "cuda/runtime/cache.hpp"
+#include "cuda/runtime/deflate.hpp"
 
 namespace perseid::internal::cuda {
 namespace {

@@ -10,8 +10,8 @@
 #include <cstring>
 #include <filesystem>
 
-#include "base/deflate.hpp"
 #include "base/log.hpp"
+#include "cuda/runtime/deflate.hpp"
 #include "cuda/runtime/hash.hpp"
 #include "cuda/runtime/trusted_file.hpp"
 
