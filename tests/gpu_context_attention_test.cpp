@@ -336,6 +336,23 @@ TEST_F(GpuContextAttention, GroupsOfHeads) {
   expect_as_on_the_cpu(square(4096, 64, {.heads = 32, .kv_heads = 8}));
 }
 
+// Backward by groups of heads, whose gradients leave while those of the next are computed.
+TEST_F(GpuContextAttention, GradientsOfGroupsOfHeads) {
+  const Problem problem = square(
+      1024, 64,
+      {.layout = perseid::bhsd, .heads = 128, .kv_heads = 128, .chunks = 2, .accumulate = true});
+  on_gpu_ranks(problem.ranks, [&](const Group& group) {
+    const Problem of_bf16 = of_type(problem, perseid::bf16);
+    const OnRank on_rank(group, of_bf16, take(of_bf16, make(of_bf16, 0), group.rank()));
+    EXPECT_NE(on_rank.plan.explain().find("backward of 2 groups of heads"), std::string::npos)
+        << on_rank.plan.explain();
+  });
+  expect_as_on_the_cpu(problem);
+  expect_as_on_the_cpu(square(
+      1024, 64, {.placement = Sharding::kContiguous, .mask = {}, .heads = 128, .kv_heads = 128}));
+  expect_bits_of_one_gpu(square(4096, 128, {.heads = 64, .kv_heads = 32}));
+}
+
 // Forward by kernels that take rows from anywhere, against the rows of one GPU that has them all.
 void expect_bits_of_portable(const Problem& problem) {
   on_gpu_ranks(problem.ranks, [&](const Group& group) {

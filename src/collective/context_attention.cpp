@@ -124,6 +124,7 @@ Status ContextAttentionPlan::read(const perseid_context_attention_desc& desc,
       .equal("gradients of key and value", gradients_wanted_);
   by_heads_ = &in_place_transport_of(device(), *group_) == &kCopyEngines;
   terms.own("groups of heads", reader.ok() ? groups_of_heads(given) : 1);
+  terms.own("groups of gradients", reader.ok() ? groups_of_gradients(given, desc.fusion) : 1);
   if (zigzag_ || ragged_) {
     terms.equal("q_len", longest_q_).equal("kv_len", longest_kv_).equal("total_kv", kv_rows_);
   } else {
@@ -145,9 +146,16 @@ Status ContextAttentionPlan::read(const perseid_context_attention_desc& desc,
     shards_.begin.push_back(shards_.begin.back() +
                             (halves ? kv_rows_ / 2 : terms.of(piece, "total_kv")));
   chunks_ = std::make_unique<ShardChunks>(shards_, group_->size(), ragged_ ? 1 : chunks);
-  chunks_->groups = terms.of(0, "groups of heads");
-  for (int32_t rank = 1; rank < group_->size(); ++rank)
-    chunks_->groups = min(chunks_->groups, terms.of(rank, "groups of heads"));
+  // Powers of 2, where there are several.
+  const auto least = [&](const char* name) {
+    int64_t groups = terms.of(0, name);
+    for (int32_t rank = 1; rank < group_->size(); ++rank)
+      groups = min(groups, terms.of(rank, name));
+    return groups;
+  };
+  chunks_->groups = least("groups of heads");
+  gradient_groups_ = min(chunks_->groups, least("groups of gradients"));
+  if (!may_stream()) gradient_groups_ = 1;
   return {};
 }
 
@@ -164,6 +172,20 @@ int64_t ContextAttentionPlan::groups_of_heads(const perseid_attention_desc& desc
                         static_cast<double>(shard.kv_heads) * static_cast<double>(kv_rows_) *
                         static_cast<double>(group_->size() - 1);
   return head_groups(shard, forecast_fusion(device(), *group_, 0, received, 1).transfer);
+}
+
+// A launch of a group has to fill the multiprocessors well. It counts its heads from 0, which no
+// dropout or bias may notice.
+int64_t ContextAttentionPlan::groups_of_gradients(const perseid_attention_desc& desc,
+                                                  uint32_t fusion) const {
+  constexpr int64_t kTileKeys = 128, kFewestTiles = 512;
+  if (fusion != PERSEID_FUSION_AUTO || batch_ != 1 || desc.bias != 0 ||
+      dropout_threshold(desc.dropout) < 256)
+    return 1;
+  const int64_t tiles = kv_heads_ * ceil_div(kv_rows_ * group_->size(), kTileKeys);
+  int64_t groups = 1;
+  while (kv_heads_ % (2 * groups) == 0 && tiles / (2 * groups) >= kFewestTiles) groups *= 2;
+  return groups;
 }
 
 QueryRows ContextAttentionPlan::placement_of(int32_t rank) const {
@@ -220,7 +242,12 @@ Status ContextAttentionPlan::make_attention(const op::DevicePointer& device,
     status = op::AttentionPlan::make(device, inner, &attention_, rows);
   }
   waits_before_ = inner.async_kv == nullptr;
-  return status;
+  if (!status.ok() || gradient_groups_ == 1) return status;
+  // Each launch waits for the keys of its group before.
+  inner.async_kv = nullptr;
+  inner.heads /= gradient_groups_;
+  inner.kv_heads = kv_heads_ / gradient_groups_;
+  return op::AttentionPlan::make(device, inner, &group_attention_, rows);
 }
 
 // What a window or the diagonal hides from all queries of a rank is not sent to it.
@@ -281,7 +308,7 @@ Status ContextAttentionPlan::make_transports(const Operation& operation) {
   if (!status.ok()) return status;
   view(keys_->gathered(), dtype_, by_heads_, &gathered_);
   epoch_ = group_->first_epoch() - 1;
-  if (streams_) {
+  if (streams_ || group_attention_ != nullptr) {
     status = make_streamed(site);
     if (!status.ok()) return status;
   } else if (gradients_wanted_ != 0 && chunks_->count() > 0) {
@@ -385,8 +412,11 @@ void ContextAttentionPlan::describe(const perseid_attention_desc& desc) {
     explanation.backward = leaves_->work();
   } else if (desc.gradients != 0) {
     explanation.backward = {.flops = info.backward_flops, .bytes = info.backward_bytes};
-    (void)attention_->workspace_size(dispatch::Direction::kBackward,
-                                     &explanation.backward->workspace);
+    for (const InnerPlan* plan : {&attention_, &group_attention_}) {
+      size_t bytes = 0;
+      if (*plan != nullptr) (void)(*plan)->workspace_size(dispatch::Direction::kBackward, &bytes);
+      explanation.backward->workspace = max(explanation.backward->workspace, bytes);
+    }
   }
   explanation.considered = {
       {in_place_transport_of(device(), *group_).name, dispatch::Verdict::kChosen,
@@ -396,7 +426,11 @@ void ContextAttentionPlan::describe(const perseid_attention_desc& desc) {
            : canonical_ ? " that begins with the first ones"
                         : " that begins with the own ones",
            chunks_->groups == 1 ? "" : concatenate(", heads in ", chunks_->groups, " groups"), "; ",
-           why_)}};
+           why_,
+           group_attention_ == nullptr
+               ? ""
+               : concatenate("; backward of ", gradient_groups_, " groups of heads, whose ",
+                             "gradients leave while those of the next are computed"))}};
   explain(std::move(explanation));
 }
 

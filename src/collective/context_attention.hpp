@@ -15,7 +15,9 @@
 // brings the own rows into this order.
 // Backward gathers again.
 // A rank computes what its queries give to the gradients of all keys, of the same layout in
-// float32; a key's rank sums these in the order of ranks.
+// float32; a key's rank sums these in the order of ranks. Between GPUs that map one another's
+// memory, backward of many heads goes by groups of them, each a launch of its own: the keys of the
+// next group arrive meanwhile, and the gradients of the one before leave.
 #pragma once
 
 #include "collective/context_leaves.hpp"
@@ -64,6 +66,7 @@ class ContextAttentionPlan final : public op::Plan {
   Status read(const perseid_context_attention_desc& desc, const Operation& operation);
   Status make_attention(const op::DevicePointer& device, const perseid_attention_desc& desc);
   bool may_stream() const;
+  int64_t groups_of_gradients(const perseid_attention_desc& desc, uint32_t fusion) const;
   void find_readers(const perseid_attention_desc& desc);
   void choose_fusion(uint32_t wanted);
   QueryRows placement_of(int32_t rank) const;
@@ -102,6 +105,9 @@ class ContextAttentionPlan final : public op::Plan {
                           const perseid_attention_backward_args& args,
                           const op::Workspace& workspace, const Tensor& key,
                           const Tensor& value) const;
+  Status differentiate_groups(const Operation& operation, const Sending& sending,
+                              const perseid_attention_backward_args& args,
+                              const op::Workspace& workspace, const Departure& departure) const;
   Status push_gradients() const;
   std::span<const StreamedGradients::Run> streamed_runs(int32_t rank) const;
   Status sum_gradients(const Operation& operation, const Sending& sending, const Tensor& key,
@@ -120,13 +126,14 @@ class ContextAttentionPlan final : public op::Plan {
   std::vector<int64_t> q_rows_;  // q_len of each rank
   Shards shards_;                // of the gathered rows; where ragged by ranks, in no order
   std::unique_ptr<ShardChunks> chunks_;
-  std::vector<uint64_t> readers_;  // of each chunk: a bit for each rank
-  bool waits_before_ = false;      // the attention takes no chunks
-  bool fused_ = false;             // it begins before all chunks are there
-  std::string why_;                // for explain
-  bool by_heads_ = false;          // how the gathered rows lie
-  bool streams_ = false;           // gradients of keys leave while backward computes others
-  InnerPlan attention_;
+  std::vector<uint64_t> readers_;          // of each chunk: a bit for each rank
+  bool waits_before_ = false;              // the attention takes no chunks
+  bool fused_ = false;                     // it begins before all chunks are there
+  std::string why_;                        // for explain
+  bool by_heads_ = false;                  // how the gathered rows lie
+  bool streams_ = false;                   // gradients of keys leave while backward computes others
+  int64_t gradient_groups_ = 1;            // of heads, each of which backward computes by itself
+  InnerPlan attention_, group_attention_;  // of all heads; of such a group
   std::unique_ptr<ContextLengths> lengths_;  // where ragged; in use until the transports have ended
   std::unique_ptr<GatherTransport> keys_;
   // Of keys and values, where backward has any: one of the two.

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "collective/context_attention.hpp"
+#include "cuda/runtime/signals.hpp"
 
 namespace perseid::internal::collective {
 
@@ -41,7 +42,7 @@ Status ContextAttentionPlan::backward(const perseid_context_attention_backward_a
   const ReportedExecution reported(report_.get(), stream);
   const Sending sending{++epoch_, stream, args.record, report_.get()};
   Status status = send(operation, sending, key, value);
-  if (status.ok() && streams_)
+  if (status.ok() && streamed_ != nullptr)
     return stream_gradients(operation, sending, *args.attention, workspace, grad_key, grad_value);
   if (status.ok()) status = keys_->launched(sending);
   if (status.ok()) status = await_all(operation, sending);
@@ -118,7 +119,7 @@ Status ContextAttentionPlan::make_streamed(const TransportSite& site) {
   return {};
 }
 
-// Keys arrive and gradients leave while the kernel computes those of other keys.
+// Keys arrive and gradients leave while the attention computes those of other keys.
 Status ContextAttentionPlan::stream_gradients(const Operation& operation, const Sending& sending,
                                               const perseid_attention_backward_args& args,
                                               const op::Workspace& workspace, const Tensor& key,
@@ -128,13 +129,16 @@ Status ContextAttentionPlan::stream_gradients(const Operation& operation, const 
   inner.value = &gathered_.value_dl;
   inner.grad_key = buffers_[0].key;
   inner.grad_value = buffers_[0].value;
-  const op::AttentionPlan::Streams streams{as_arrival(keys_->arrival(operation, sending.epoch)),
-                                           streamed_->start()};
+  const Departure departure = streamed_->start();
   Status status;
   {
     const Reported computing(report_.get(), OverlapReport::Kind::kCompute, OverlapReport::kNoChunk,
                              group_->rank(), sending.stream);
-    status = attention_of(attention_).backward(inner, workspace, sending.stream, streams);
+    status = group_attention_ != nullptr
+                 ? differentiate_groups(operation, sending, inner, workspace, departure)
+                 : attention_of(attention_)
+                       .backward(inner, workspace, sending.stream,
+                                 {as_arrival(keys_->arrival(operation, sending.epoch)), departure});
   }
   // Where this rank's own arguments are refused, the others miss its part.
   if (const Status launched = keys_->launched(sending); status.ok()) status = launched;
@@ -159,15 +163,41 @@ Status ContextAttentionPlan::stream_gradients(const Operation& operation, const 
   return status.ok() ? finished : status;
 }
 
-// In the order in which the kernel completes them.
-Status ContextAttentionPlan::push_gradients() const {
+// A launch for each group of heads, when its keys are here.
+Status ContextAttentionPlan::differentiate_groups(const Operation& operation,
+                                                  const Sending& sending,
+                                                  const perseid_attention_backward_args& args,
+                                                  const op::Workspace& workspace,
+                                                  const Departure& departure) const {
+  const cuda::Gpu& gpu = *device().gpu;
+  const int64_t words = chunks_->words() / gradient_groups_;  // of a group
+  Arrival arrival = as_arrival(keys_->arrival(operation, sending.epoch));
   Status status;
-  for (int32_t step = 1; step < group_->size(); ++step) {
-    const int32_t rank = (group_->rank() + step) % group_->size();
-    const std::span<const StreamedGradients::Run> runs = streamed_runs(rank);
-    for (int64_t group = 0; status.ok() && group < chunks_->groups; ++group)
-      status = streamed_->push(rank, group, runs);
+  for (int64_t group = 0; group < gradient_groups_ && status.ok(); ++group) {
+    status =
+        cuda::wait_for_signal(*device().gpu, arrival, sending.stream, static_cast<int32_t>(words));
+    arrival.signals += words;
+    if (status.ok())
+      status = attention_of(attention_)
+                   .backward(args, workspace, sending.stream, {},
+                             {&attention_of(group_attention_), group, gradient_groups_});
+    for (int64_t word = group * words; word < (group + 1) * words && status.ok(); ++word)
+      status = cuda::set_signal(gpu, departure.signals + word, departure.epoch, sending.stream);
   }
+  return status;
+}
+
+// In the order in which they are complete: a streaming kernel has those of a rank in all heads.
+Status ContextAttentionPlan::push_gradients() const {
+  const int64_t sections = streams_ ? 1 : chunks_->groups, each = chunks_->groups / sections;
+  Status status;
+  for (int64_t section = 0; section < sections; ++section)
+    for (int32_t step = 1; step < group_->size(); ++step) {
+      const int32_t rank = (group_->rank() + step) % group_->size();
+      const std::span<const StreamedGradients::Run> runs = streamed_runs(rank);
+      for (int64_t group = section * each; status.ok() && group < (section + 1) * each; ++group)
+        status = streamed_->push(rank, group, runs);
+    }
   return status;
 }
 

@@ -335,6 +335,19 @@ Status read_lengths(const char* subject, const AttentionProblem& problem, persei
   return check.result();
 }
 
+// Group `number` of `count` equal ones.
+void cut_heads(int64_t number, int64_t count, AttentionBackward* backward) {
+  for (Tensor* const each :
+       {&backward->query, &backward->key, &backward->value, &backward->visible, &backward->out,
+        &backward->lse, &backward->grad_out, &backward->grad_lse, &backward->grad_query,
+        &backward->grad_key, &backward->grad_value}) {
+    if (!each->present()) continue;
+    each->shape[1] /= count;
+    each->data =
+        each->as<std::byte>() + number * each->shape[1] * each->stride[1] * size_of(each->dtype);
+  }
+}
+
 }  // namespace
 
 Status AttentionPlan::make(DevicePointer device, const perseid_attention_desc& desc,
@@ -406,8 +419,8 @@ Status AttentionPlan::forward_timed(const perseid_attention_forward_args& args,
 }
 
 Status AttentionPlan::backward(const perseid_attention_backward_args& args,
-                               const Workspace& workspace, void* stream,
-                               const Streams& streams) const {
+                               const Workspace& workspace, void* stream, const Streams& streams,
+                               const HeadGroup& heads) const {
   constexpr const char* kSubject = "attention backward";
   AttentionBackward backward;
   if (Status status = read_lengths(kSubject, PlanOf::problem(), layout_, args.query, args.key,
@@ -442,6 +455,10 @@ Status AttentionPlan::backward(const perseid_attention_backward_args& args,
   if (wanted("grad_bias", args.grad_bias, problem.grad_bias))
     backward.grad_bias = reader.read_bias(Access::kWrite, "grad_bias", args.grad_bias);
   if (Status status = reader.finish(); !status.ok()) return status;
+  if (heads.plan != nullptr) {
+    cut_heads(heads.number, heads.count, &backward);
+    return heads.plan->run_backward(reader, backward, workspace, stream);
+  }
   const bool no_queries = are_empty(problem, problem.q_len, backward.cu_seqlens_q);
   const bool no_keys = are_empty(problem, problem.kv_len, backward.cu_seqlens_kv);
   if ((no_queries || no_keys) && device().gpu == nullptr) {

@@ -40,8 +40,18 @@ class AttentionPlan final : public PlanOf<dispatch::Attention> {
     Arrival arrival;
     Departure departure;
   };
+  // A group of equally many heads, whose gradients alone are computed, by a plan of so many heads
+  // that is the same otherwise; without bias and dropout.
+  struct HeadGroup {
+    const AttentionPlan* plan = nullptr;
+    int64_t number = 0, count = 1;
+  };
   Status backward(const perseid_attention_backward_args& args, const Workspace& workspace,
-                  void* stream, const Streams& streams) const;
+                  void* stream, const Streams& streams, const HeadGroup& heads) const;
+  Status backward(const perseid_attention_backward_args& args, const Workspace& workspace,
+                  void* stream, const Streams& streams) const {
+    return backward(args, workspace, stream, streams, {});
+  }
   Status backward(const perseid_attention_backward_args& args, const Workspace& workspace,
                   void* stream) const {
     return backward(args, workspace, stream, {});
