@@ -58,7 +58,7 @@ template <AttentionBackwardConfig C, bool kOwn>
 class PlanesConsumer : PlanesStep<C, kOwn> {
   using Step = PlanesStep<C, kOwn>;
   using Step::a_, Step::shared_, Step::tile_, Step::thread_, Step::chain_;
-  using Step::kScores, Step::kBothConsumers;
+  using Step::kScores;
   using typename Step::Planes;
 
  public:
@@ -70,46 +70,87 @@ class PlanesConsumer : PlanesStep<C, kOwn> {
   __device__ __forceinline__ void run() {
     clear_sums(grad_key_);
     clear_sums(grad_value_);
-    if (tile_.end > tile_.first) {
+    step_ = {tile_.kv_head * a_.group, tile_.first};
+    if (has_step()) {
       ptx::mbarrier_wait(shared_.key_full(), 0);
       ptx::mbarrier_wait(shared_.value_full(), 0);
     }
-    for_each_step<C>(a_, tile_, [&](int number, const BackwardStep& step) {
-      if (!C.skips_masked_tiles() || sees_keys(step))
-        run_step(number, step);
-      else
-        skip_step(number, step);
-    });
+    while (has_step()) {
+      if (!visits_step()) {
+        skip_step();
+        next_step();
+        continue;
+      }
+      issue_scores(true);
+      while (run_step()) {
+      }
+      ptx::wgmma_wait<0>();
+    }
     PlanesEpilogue<C>(a_, tile_, thread_.consumer).store(grad_key_, grad_value_);
   }
 
  private:
-  __device__ __forceinline__ void run_step(int number, const BackwardStep& step) {
-    const PipelineState<C.kStages> state{number};
-    const int stage = state.stage(), parity = number % 2;
-    const QueryNumbers& numbers = shared_.numbers(stage);
-    float scores[kScores], products[kScores];
+  // ---- Steps, in the order of for_each_step ----
 
-    // S^T = K Q^T and dP^T = V dO^T
+  __device__ __forceinline__ bool has_step() const {
+    return tile_.end > tile_.first && step_.head < (tile_.kv_head + 1) * a_.group;
+  }
+  __device__ __forceinline__ void next_step() {
+    ++number_;
+    if (++step_.block < tile_.end) return;
+    step_.block = tile_.first;
+    ++step_.head;
+  }
+  // Whether any query of the step sees any of the consumer's keys.
+  __device__ __forceinline__ bool visits_step() const {
+    if constexpr (!C.skips_masked_tiles()) return true;
+    const int query = step_.block * C.queries, key = tile_.key + thread_.first_key();
+    const int position = query + gap_before<C>(a_, query);
+    return (!C.right || position + C.queries - 1 + tile_.right > key) &&
+           (!C.left || position + tile_.left < key + 64);
+  }
+  __device__ __forceinline__ void skip_step() const {
+    const PipelineState<C.kStages> state{number_};
     shared_.queries().consumer_wait(state);
-    ptx::wgmma_fence();
-    this->template issue_scores<C.key_dim>(scores, shared_.key(), shared_.query(stage));
+    thread_.release(shared_.queries(), state);
     shared_.grad_outs().consumer_wait(state);
-    ptx::wgmma_fence();
-    this->template issue_scores<C.value_dim>(products, shared_.value(), shared_.grad_out(stage));
+    thread_.release(shared_.grad_outs(), state);
+  }
 
-    // W, under dP^T
+  // ---- A step ----
+
+  // S^T = K Q^T of the step that number_ and step_ are of. Without a branch round WGMMA: if the
+  // consumer does not visit it, of the stage as it is.
+  __device__ __forceinline__ void issue_scores(bool visits) {
+    const PipelineState<C.kStages> state{number_};
+    if (visits) shared_.queries().consumer_wait(state);
+    ptx::wgmma_fence();
+    Step::template issue_scores<C.key_dim>(scores_, shared_.key(), shared_.query(state.stage()));
+  }
+  // The scores of the step were issued. Goes to the next one and issues its own; returns whether
+  // the consumer visits it.
+  __device__ __forceinline__ bool run_step() {
+    const PipelineState<C.kStages> state{number_};
+    const BackwardStep step = step_;
+    const int stage = state.stage();
+    const QueryNumbers& numbers = shared_.numbers(stage);
+
+    // dP^T = V dO^T; W under it
     DroppedBits<C> dropped;
     chain_.find_dropped(tile_, step, dropped);
-    ptx::wgmma_wait<1>();
-    ptx::fence_operand(scores);
-    chain_.hide_unseen(scores, tile_, step);
-    this->scores_to_weights(numbers, scores);
+    ptx::wgmma_wait<0>();
+    ptx::fence_operand(scores_);
+    shared_.grad_outs().consumer_wait(state);
+    float products[kScores];
+    ptx::wgmma_fence();
+    Step::template issue_scores<C.value_dim>(products, shared_.value(), shared_.grad_out(stage));
+    chain_.hide_unseen(scores_, tile_, step);
+    this->scores_to_weights(numbers, scores_);
     Planes weights;
-    split_weights(scores, weights[0], weights[1]);
-    if constexpr (C.dropout) this->drop(dropped, scores, weights);
+    split_weights(scores_, weights[0], weights[1]);
+    if constexpr (C.dropout) this->drop(dropped, scores_, weights);
 
-    // dV = W^T dO; u under it
+    // dV = W^T dO; dS under it
     ptx::wgmma_fence();
     float gradient[C.value_dim / 2];
     this->template issue_gradient<C.value_dim>(gradient, weights, shared_.grad_out(stage));
@@ -121,10 +162,11 @@ class PlanesConsumer : PlanesStep<C, kOwn> {
     ptx::wgmma_wait<kOwn ? 0 : 1>();
     ptx::fence_operand(products);
     if constexpr (kOwn) add_values();  // whose registers two splits of dS need
-    this->weights_to_ds(numbers, scores, products);
+    this->weights_to_ds(numbers, scores_, products);
     Planes ds;
-    const float factor = this->split_ds(numbers, parity, products, ds, [] {}) * numbers.scale;
-    ptx::named_barrier_sync(kBothConsumers, 256);
+    const float factor = this->split_ds(numbers, 0, products, ds, [] {}) * numbers.scale;
+    ptx::named_barrier_sync(Step::kOwnWarps + thread_.consumer, 128);
+    const auto of_queries = this->query_factors(numbers, 0, thread_.consumer);
 
     // dK = dS^T Q; dV is added under it
     ptx::wgmma_fence();
@@ -135,67 +177,30 @@ class PlanesConsumer : PlanesStep<C, kOwn> {
       add_values();
     }
 
-    // dQ = dS K, by one consumer
-    const auto add_keys = [&] {
-      ptx::fence_operand(key_gradient);
-      thread_.release(shared_.queries(), state);
-      add_products(key_gradient, factor, grad_key_);
-    };
-    if (parity == thread_.consumer) {
-      add_queries(numbers, parity, step, [&] {
-        ptx::wgmma_wait<1>();
-        add_keys();
-      });
-    } else {
-      ptx::wgmma_wait<0>();
-      add_keys();
-    }
-  }
-  // Whether any query of the step sees any of the consumer's keys.
-  __device__ __forceinline__ bool sees_keys(const BackwardStep& step) const {
-    const int query = step.block * C.queries, key = tile_.key + thread_.first_key();
-    const int position = query + gap_before<C>(a_, query);
-    return (!C.right || position + C.queries - 1 + tile_.right > key) &&
-           (!C.left || position + tile_.left < key + 64);
-  }
-  // Without its keys, the consumer still computes dQ in its turn, from the other's dS.
-  __device__ __forceinline__ void skip_step(int number, const BackwardStep& step) {
-    const PipelineState<C.kStages> state{number};
-    const int parity = number % 2;
-    shared_.queries().consumer_wait(state);
-    shared_.grad_outs().consumer_wait(state);
-    thread_.release(shared_.grad_outs(), state);
-    const uint32_t zeros[kScores / 2] = {};
-    this->store_ds(zeros, zeros, parity, 0);
-    ptx::named_barrier_sync(kBothConsumers, 256);
-    if (parity == thread_.consumer)
-      add_queries(shared_.numbers(state.stage()), parity, step, [] {});
-    thread_.release(shared_.queries(), state);
-  }
-
-  // dQ of the step, over the keys of each consumer. `meanwhile` runs when its products are issued.
-  template <class Meanwhile>
-  __device__ __forceinline__ void add_queries(const QueryNumbers& numbers, int parity,
-                                              const BackwardStep& step,
-                                              const Meanwhile& meanwhile) const {
-    float sums[C.kConsumers][C.key_dim / 2];
+    // dQ = dS K over the consumer's keys; dK is added under it. Then the scores of the next step
+    float query_gradient[C.key_dim / 2];
     ptx::wgmma_fence();
-#pragma unroll
-    for (int half = 0; half < C.kConsumers; ++half)
-      this->issue_queries(sums[half], parity, half, 0);
+    this->issue_queries(query_gradient, 0, thread_.consumer, 0);
     ptx::wgmma_commit();
-    const auto first = this->query_factors(numbers, parity, 0);
-    const auto second = this->query_factors(numbers, parity, 1);
-    meanwhile();
-    ptx::wgmma_wait<0>();
+    ptx::wgmma_wait<1>();
+    ptx::fence_operand(key_gradient);
+    thread_.release(shared_.queries(), state);
+    add_products(key_gradient, factor, grad_key_);
+    next_step();
+    const bool visits = has_step() && visits_step();
+    issue_scores(visits);
+
+    ptx::wgmma_wait<1>();
+    ptx::fence_operand(query_gradient);
 #pragma unroll
-    for (int half = 0; half < C.kConsumers; ++half) ptx::fence_operand(sums[half]);
-#pragma unroll
-    for (int i = 0; i < C.key_dim / 2; ++i)
-      sums[0][i] = fmaf(sums[0][i], first.of_row[i / 2 % 2], sums[1][i] * second.of_row[i / 2 % 2]);
-    this->add_to_queries(sums[0], step, 0);
+    for (int i = 0; i < C.key_dim / 2; ++i) query_gradient[i] *= of_queries.of_row[i / 2 % 2];
+    this->add_to_queries(query_gradient, step, 0);
+    return visits;
   }
 
+  int number_ = 0;     // of the step
+  BackwardStep step_;  // whose scores are issued next, or were issued
+  float scores_[kScores];
   float grad_key_[C.key_dim / 2], grad_value_[C.value_dim / 2];
 };
 

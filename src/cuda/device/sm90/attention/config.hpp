@@ -437,7 +437,7 @@ struct AttentionBackwardConfig {
            ds_buffers() * plane_bytes(keys(), queries) + weight_bytes() +
            kStages * static_cast<int>(sizeof(QueryNumbers)) + 2 * kOthers;
   }
-  constexpr int ds_buffers() const { return split_keys ? 2 : 1; }
+  static constexpr int ds_buffers() { return 1; }
   // dS overwrites the tile of bias and is stored from there.
   constexpr bool grad_bias_in_place() const { return grad_bias && bias_whole && bias_stages > 0; }
 
