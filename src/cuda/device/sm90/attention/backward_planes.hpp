@@ -11,15 +11,16 @@
 // sums, backward_planes_rows.hpp).
 //
 // Roles. As in backward.hpp, split by keys: warpgroup 0 is the producer, of which one thread issues
-// TMA loads; warpgroups 1 and 2 are consumers, each with 64 of the tile's 128 keys. A step has 64
+// TMA loads; warpgroups 1 and 2 are consumers, each with 64 of the tile's 128 keys. They share
+// stages and nothing else, so that one multiplies while the other computes dS. A step has 64
 // queries:
 //
-//   wait for            WGMMA              then
-//   Q (and K once)      S^T = K Q^T
-//   dO (and V once)     dP^T = V dO^T      W = 2^(S - shift) under it, in planes
-//                       dV = W^T dO        dS under it, in planes; to shared memory
-//   dS of both          dK = dS^T Q        dV is added to its sums, the stage of dO released
-//                       dQ = dS K          by one consumer, in turns; dK is added under it
+//   wait for         WGMMA              then
+//   dO (V once)      dP^T = V dO^T      W = 2^(S - shift) under it, in planes
+//                    dV = W^T dO        dS under it, in planes; to shared memory
+//                    dK = dS^T Q        dV is added to its sums, the stage of dO released
+//                    dQ = dS K          dK is added, the stage of Q released
+//   next Q (K once)  S^T = K Q^T        dQ is added to memory under it
 //
 // Numbers. With planes Q' = Q / f, K' = K / g, dO' = 2^-e dO and V' = 2^-v V of a row each, and the
 // largest e of the step's queries, E:
@@ -38,9 +39,9 @@
 // the statistics, make results NaN that depend on them; those rows get a fixup
 // (attention/backward_fixup.hpp). Hidden pairs have W and u of 0, whatever the factors are.
 //
-// Barriers, besides the pipelines: kBothConsumers, once a step: both halves of dS are in shared
-// memory, in two buffers, as in backward_split_keys.hpp. kOwnWarps + consumer: the consumer's warps
-// have written their largest u.
+// Barriers, besides the pipelines: kOwnWarps + consumer: the consumer's warps have written their
+// largest u, and their part of dS. dS of the step before has been read by then: each warp has
+// waited for its part of dQ.
 //
 // Limits: scale is positive. The sums of dQ get their summands in any order.
 #pragma once
@@ -206,11 +207,13 @@ class PlanesConsumer : PlanesStep<C, kOwn> {
 
 // ---- Entry ----
 
-// Whether a key of the tile, or a query of its steps, has numbers of its own. By all threads.
+// Whether a key of the tile, or a query of its steps, has numbers of its own. By all consumers,
+// while the producer issues the first loads.
 template <AttentionBackwardConfig C>
 __device__ __forceinline__ bool has_own_numbers(const AttentionBackwardPlanesArguments& a,
                                                 const BackwardTile& tile) {
-  const auto thread = static_cast<int32_t>(threadIdx.x);
+  constexpr int kThreads = 128 * C.kConsumers;
+  const int32_t thread = static_cast<int32_t>(threadIdx.x) - 128;
   bool own = false;
   if (thread < C.keys() && tile.key + thread < tile.kv_len) {
     const RowNumbers numbers = *number_of_key<C>(a, tile, tile.key + thread);
@@ -219,12 +222,13 @@ __device__ __forceinline__ bool has_own_numbers(const AttentionBackwardPlanesArg
   }
   const int32_t blocks = tile.end - tile.first;
 #pragma unroll 1
-  for (int32_t i = thread; i < a.group * blocks; i += C.threads()) {
+  for (int32_t i = thread; i < a.group * blocks; i += kThreads) {
     const int64_t number =
         block_number<C>(a, tile, tile.kv_head * a.group + i / blocks, tile.first + i % blocks);
     own = own || a.query_numbers[number].uncommon != 0;
   }
-  return __shfl_sync(0xffffffffu, __syncthreads_or(own), 0) != 0;
+  own = ptx::named_barrier_any(PlanesShared<C>::kBothConsumers, kThreads, own);
+  return __shfl_sync(0xffffffffu, own ? 1 : 0, 0) != 0;
 }
 
 // Beyond dim 64 the loops of a consumer end in one epilogue: its stores for each loop would take a
@@ -262,11 +266,16 @@ __global__ void __launch_bounds__(C.threads(), 1)
     attention_backward_planes(const __grid_constant__ AttentionBackwardPlanesArguments arguments) {
   extern __shared__ __align__(1024) unsigned char memory[];
   const PlanesShared<C> shared{memory, static_cast<uint32_t>(__cvta_generic_to_shared(memory))};
-  if (threadIdx.x == 0) shared.prepare();
+  if (threadIdx.x == 0) {
+    shared.prepare();
+    for (const TensorMap* map :
+         {&arguments.key, &arguments.query, &arguments.value, &arguments.grad_out})
+      ptx::prefetch_tensor_map(*map);
+  }
+  __syncthreads();
   ptx::wait_for_prerequisites();
   ptx::launch_dependents();
   const BackwardTile tile = find_backward_tile<C>(arguments, static_cast<int32_t>(blockIdx.x));
-  const bool own = has_own_numbers<C>(arguments, tile);
   if (C.lengths && tile.key >= tile.kv_rows) return;
   // A shuffle, so that the compiler knows it to be uniform in a warp.
   const int group = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 128, 0);
@@ -274,6 +283,7 @@ __global__ void __launch_bounds__(C.threads(), 1)
     ptx::setmaxnreg_dec<24>();
     if (threadIdx.x == 0) load_planes<C>(arguments, shared, tile);
   } else {
+    const bool own = has_own_numbers<C>(arguments, tile);
     ptx::setmaxnreg_inc<240>();
     run_planes_consumer<C>(arguments, shared, tile, group - 1, own);
   }

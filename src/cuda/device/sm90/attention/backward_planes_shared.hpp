@@ -42,6 +42,8 @@ struct PlanesShared {
   static constexpr int kBarriers = kFactors + 2 * C.kConsumers * 4;
   static constexpr int kSteps = kBarriers + 16;
   static_assert(kSteps + 2 * Steps::kBytes <= C.planes_shared_bytes());
+  // Named barriers: of both consumers; of the warps of a consumer, with its number.
+  static constexpr int kBothConsumers = 1, kOwnWarps = 2;
 
   __device__ __forceinline__ KeyTile key() const { return {base}; }
   __device__ __forceinline__ ValueTile value() const { return {base + kValue}; }

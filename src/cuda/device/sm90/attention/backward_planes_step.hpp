@@ -39,7 +39,8 @@ template <AttentionBackwardConfig C, bool kOwn>
 class PlanesStep {
  protected:
   static constexpr int kScores = C.thread_scores();
-  static constexpr int kBothConsumers = 1, kOwnWarps = 2;  // named barriers
+  static constexpr int kBothConsumers = PlanesShared<C>::kBothConsumers,
+                       kOwnWarps = PlanesShared<C>::kOwnWarps;
   using Planes = uint32_t[2][kScores / 2];
 
   __device__ __forceinline__ PlanesStep(const AttentionBackwardPlanesArguments& arguments,
