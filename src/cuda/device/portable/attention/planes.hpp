@@ -28,6 +28,8 @@
 #include "cuda/device/attention/sequence.hpp"
 #include "cuda/device/portable/attention/planes_config.hpp"
 #include "cuda/device/ptx/dependency.hpp"
+#include "cuda/device/ptx/math.hpp"
+#include "cuda/device/ptx/memory.hpp"
 #include "cuda/device/split/halves.hpp"
 
 namespace perseid::internal::cuda {
@@ -54,10 +56,11 @@ class RowSplit {
     }
   }
 
-  // The bits of the largest magnitude after scaling.
+  // The bits of the largest magnitude after scaling, or of a NaN.
   __device__ __forceinline__ uint32_t largest() const {
-    uint32_t most = 0;
-    for_each([&](float x) { most = max(most, float_bits(x * tensor_.scale) & 0x7fffffffu); });
+    float own = 0;
+    for_each([&](float x) { own = ptx::max_or_nan(own, fabsf(x)); });
+    uint32_t most = float_bits(own * tensor_.scale) & 0x7fffffffu;
 #pragma unroll
     for (int step = C.lanes() / 2; step > 0; step /= 2)
       most = max(most, __shfl_xor_sync(0xffffffffu, most, step));
@@ -94,16 +97,18 @@ class RowSplit {
   __device__ __forceinline__ void store(float scale, bool finite, int64_t row) const {
     uint16_t* const to = tensor_.planes + row * 2 * tensor_.length;
     const float factor = tensor_.scale * scale, rest = tensor_.scale_rest * scale;
+    const auto chunk = static_cast<uint32_t>(tensor_.chunk);
 #pragma unroll
     for (int i = 0; i < C.held(); ++i) {
-      const int at = number(i);
-      if (at >= tensor_.length) continue;
+      const auto at = static_cast<uint32_t>(number(i));
       const float4 x = finite ? held_[i] : float4{0, 0, 0, 0};
       const HalfPairs a = split_product(x.x, x.y, factor, rest),
                       b = split_product(x.z, x.w, factor, rest);
-      uint16_t* const high = to + at / tensor_.chunk * tensor_.chunk * 2 + at % tensor_.chunk;
-      *reinterpret_cast<uint2*>(high) = {a.high, b.high};
-      *reinterpret_cast<uint2*>(high + tensor_.chunk) = {a.low, b.low};
+      // A division takes longer than all the rest.
+      uint16_t* const high = to + (tensor_.chunk == tensor_.length ? at : at / chunk * chunk + at);
+      const bool exists = at < static_cast<uint32_t>(tensor_.length);
+      ptx::store_if(exists, high, ptx::Packed<2>{{a.high, b.high}});
+      ptx::store_if(exists, high + chunk, ptx::Packed<2>{{a.low, b.low}});
     }
   }
 

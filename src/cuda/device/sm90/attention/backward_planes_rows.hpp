@@ -58,11 +58,7 @@ class QuerySplit {
     if (thread == 0) shared_.most = kLeastValueExponent;
     __syncthreads();
 #pragma unroll 1
-    for (int row = thread / P.lanes(); row < C.queries; row += 2 * kRowsAtOnce) {
-      const Row first(*this, row), second(*this, row + kRowsAtOnce);
-      split(first);
-      split(second);
-    }
+    for (int row = thread / P.lanes(); row < C.queries; row += kRowsAtOnce) split(Row(*this, row));
     float4* const sums = reinterpret_cast<float4*>(a_.sums + number_ * C.queries * C.key_dim);
     for (int i = thread; i < C.queries * C.key_dim / 4; i += PlanesConfig::threads)
       sums[i] = float4{0, 0, 0, 0};
@@ -78,7 +74,7 @@ class QuerySplit {
 
  private:
   static constexpr int kRowsAtOnce = PlanesConfig::threads / P.lanes();
-  static_assert(C.queries % (2 * kRowsAtOnce) == 0);
+  static_assert(C.queries % kRowsAtOnce == 0);
 
   // A row of the block, loaded by the lanes that share it; those behind the last one have its work.
   struct Row {

@@ -15,6 +15,7 @@ inline float approximate_exp2(float x) {
 }
 inline float approximate_log2(float x) { return std::log2(x); }
 inline float approximate_reciprocal(float x) { return 1 / x; }
+inline float max_or_nan(float a, float b) { return a != a || b != b ? NAN : std::fmax(a, b); }
 inline float f16_to_float(uint32_t bits) { return to_float(f16{static_cast<uint16_t>(bits)}); }
 inline uint32_t to_bf16x2(float low, float high) {
   return to_bf16(low).bits | static_cast<uint32_t>(to_bf16(high).bits) << 16;
