@@ -18,10 +18,13 @@ inline constexpr int32_t kShared = 232448;  // that a block may have
 
 // The configuration of other gradients of the same problem.
 constexpr PortableBackwardConfig of(PortableBackwardConfig config, GradientsOf gradients) {
-  const bool small =
-      config.most_dim() <= 64 && config.bias == DType::kNone && !config.visible && !config.dropout;
+  const bool extras = config.bias != DType::kNone || config.visible || config.dropout;
+  const bool of_keys = gradients == GradientsOf::kKeys;
+  const bool small = config.most_dim() <= 64 &&
+                     (!extras || (of_keys && !config.visible && size_of(config.dtype) == 2));
   config.gradients = gradients;
-  config.adds_queries = config.adds_queries && gradients == GradientsOf::kKeys;
+  config.adds_queries = config.adds_queries && of_keys;
+  config.stores_bias = config.stores_bias && config.adds_queries;
   config.rows = small && gradients != GradientsOf::kBias ? 32 : 16;
   if (config.planes() == 2) {
     config.columns = gradients == GradientsOf::kBias ? 64 : 32;
@@ -94,12 +97,17 @@ void run_backward(Fixture& fixture) {
   launch<of(C, GradientsOf::kKeys)>(fixture, bytes);
   if constexpr (!C.adds_queries) launch<of(C, GradientsOf::kQueries)>(fixture, bytes);
   if constexpr (C.bias != DType::kNone)
-    if (fixture.problem.grad_bias) launch<of(C, GradientsOf::kBias)>(fixture, bytes);
+    if (fixture.problem.grad_bias && !C.stores_bias)
+      launch<of(C, GradientsOf::kBias)>(fixture, bytes);
   clear_left_out_rows(fixture.problem, fixture.arguments, fixture.grad_query.tensor, {});
 }
 constexpr PortableBackwardConfig with_sums(PortableBackwardConfig config) {
   config.adds_queries = !config.streams();
   return config;
+}
+constexpr PortableBackwardConfig storing_bias(PortableBackwardConfig config) {
+  config.stores_bias = true;
+  return with_sums(config);
 }
 
 }  // namespace perseid::internal::emulated_attention

@@ -15,14 +15,14 @@ void check_launches(Fixture& fixture) {
   fixture.compare_gradients();
 }
 // In the fixed order, and in any.
-template <PortableBackwardConfig C>
+template <PortableBackwardConfig C, PortableBackwardConfig kWithSums = with_sums(C)>
 void check(const Case& test) {
   SCOPED_TRACE(text_of(test));
   Fixture fixture(test);
   fixture.problem.deterministic = true;
   check_launches<C>(fixture);
   fixture.problem.deterministic = false;
-  if constexpr (C.planes() == 1 || !C.streams()) check_launches<with_sums(C)>(fixture);
+  if constexpr (C.planes() == 1 || !C.streams()) check_launches<kWithSums>(fixture);
 }
 
 constexpr PortableBackwardConfig kFloat32{
@@ -258,12 +258,78 @@ constexpr PortableBackwardConfig kBiased{
 
 TEST(EmulatedAttentionBackward, RepeatedBiasWithDropout) {
   for (const auto& shape :
-       {std::vector<int64_t>{2, 2, 100, 90}, {1, 2, 100, 1}, {1, 1, 1, 1}, {2, 1, 100, 90}}) {
+       {std::vector<int64_t>{1, 2, 100, 90}, {1, 2, 100, 1}, {1, 1, 1, 1}, {2, 1, 100, 90}}) {
     Case test = make_case(DType::kBF16, 2, 2, 1, 100, 90, 32, 64);
     test.problem.dropout = 0.2;
     add_bias(test, DType::kBF16, shape, true);
     check<kBiased>(test);
   }
+}
+
+constexpr PortableBackwardConfig kDense{.key_dim = 64, .value_dim = 64, .bias = DType::kBF16};
+constexpr PortableBackwardConfig kDenseWindow{.dtype = DType::kF16,
+                                              .key_dim = 48,
+                                              .value_dim = 64,
+                                              .right = true,
+                                              .left = true,
+                                              .dropout = true,
+                                              .bias = DType::kF16};
+constexpr PortableBackwardConfig kDenseVisible{
+    .key_dim = 64, .value_dim = 32, .visible = true, .bias = DType::kBF16};
+constexpr PortableBackwardConfig kDenseLarge{
+    .key_dim = 128, .value_dim = 80, .right = true, .bias = DType::kBF16};
+
+// The gradient of a bias that is not repeated is dS. Keys are whole vectors, or are not.
+TEST(EmulatedAttentionBackward, DenseBias) {
+  for (const int64_t kv_len : {144, 201}) {
+    Case test = make_case(DType::kBF16, 2, 2, 1, 100, kv_len, 64, 64);
+    add_bias(test, DType::kBF16, {2, 2, 100, kv_len}, true);
+    Fixture fixture(test);
+    check_launches<storing_bias(kDense)>(fixture);
+    test.layout = Layout::kSpread;
+    check<kDense, storing_bias(kDense)>(test);
+  }
+}
+TEST(EmulatedAttentionBackward, DenseBiasInAWindowWithHiddenNonfiniteValues) {
+  for (const int64_t kv_len : {208, 181}) {
+    Case test = make_case(DType::kF16, 1, 4, 2, 330, kv_len, 48, 64);
+    test.problem.window_left = 50;
+    test.problem.window_right = 10;
+    test.problem.dropout = 0.2;
+    add_bias(test, DType::kF16, {1, 4, 330, kv_len}, true);
+    const Fixture clean(test);
+    test.prepare = [](AttentionBackward& a) {
+      put(a.key, at(a.key, {0, 0, 140, 5}), kNaN);
+      put(a.value, at(a.value, {0, 0, 100, 3}), kInfinity);
+      put(a.query, at(a.query, {0, 1, 20, 7}), kNaN);
+      put(a.bias, at(a.bias, {0, 1, 40, 150}), kNaN);
+    };
+    Fixture fixture(test);
+    fixture.use_limits_of(clean);
+    check_launches<storing_bias(kDenseWindow)>(fixture);
+  }
+}
+TEST(EmulatedAttentionBackward, DenseBiasWithAMask) {
+  Case test = make_case(DType::kBF16, 1, 2, 2, 70, 136, 64, 32);
+  add_bias(test, DType::kBF16, {1, 2, 70, 136}, true);
+  set_visible(test, {1, 1, 70, 136});
+  check<kDenseVisible, storing_bias(kDenseVisible)>(test);
+}
+TEST(EmulatedAttentionBackward, DenseBiasOfLargeDims) {
+  Case test = make_case(DType::kBF16, 1, 2, 1, 100, 168, 128, 80);
+  test.problem.causal = Causal::kTopLeft;
+  add_bias(test, DType::kBF16, {1, 2, 100, 168}, true);
+  check<kDenseLarge, storing_bias(kDenseLarge)>(test);
+}
+
+constexpr PortableBackwardConfig kDropout{
+    .key_dim = 64, .value_dim = 64, .right = true, .dropout = true};
+
+TEST(EmulatedAttentionBackward, Dropout) {
+  Case test = make_case(DType::kBF16, 1, 4, 2, 130, 201, 64, 64);
+  test.problem.dropout = 0.3;
+  test.problem.causal = Causal::kBottomRight;
+  check<kDropout>(test);
 }
 
 constexpr PortableBackwardConfig kCut{.key_dim = 160, .value_dim = 272, .right = true};

@@ -73,6 +73,41 @@ TEST(EmulatedAttention, EverythingAtOnce) {
       with_everything(forward_case(DType::kBF16, 0, 4, 2, 0, 0, 128, 64), 130, 200, DType::kF32));
 }
 
+constexpr PortableForwardConfig kBias{
+    .key_dim = 64, .value_dim = 64, .query_in_registers = true, .bias = DType::kBF16};
+constexpr PortableForwardConfig kFloatBias{.dtype = DType::kF16,
+                                           .key_dim = 128,
+                                           .value_dim = 128,
+                                           .rows = 16,
+                                           .keys = 32,
+                                           .right = true,
+                                           .bias = DType::kF32};
+constexpr PortableForwardConfig kReadBias{
+    .key_dim = 256, .value_dim = 256, .rows = 16, .keys = 32, .bias = DType::kBF16};
+static_assert(kBias.copies_bias() && kFloatBias.copies_bias() && !kReadBias.copies_bias());
+
+// In vectors, or elements; of each query, or the same of many.
+TEST(EmulatedAttention, Bias) {
+  for (const int64_t keys : {208, 201})
+    for (const auto& shape :
+         {std::vector<int64_t>{2, 2, 130, keys}, {1, 2, 1, keys}, {2, 1, 130, 1}, {1, 1, 1, 1}}) {
+      Case test = forward_case(DType::kBF16, 2, 2, 1, 130, keys, 64, 64);
+      add_bias(test, DType::kBF16, shape, false);
+      check<kBias>(test);
+    }
+  Case test = forward_case(DType::kF16, 1, 2, 2, 70, 132, 128, 128);
+  test.problem.causal = Causal::kBottomRight;
+  test.prepare = [](AttentionBackward& a) {
+    for (int64_t key = 64; key < 132; ++key)
+      put(a.bias, at(a.bias, {0, 1, 0, key}), kNaN);  // hidden
+  };
+  add_bias(test, DType::kF32, {1, 2, 70, 132}, false);
+  check<kFloatBias>(test);
+  Case large = forward_case(DType::kBF16, 1, 1, 1, 70, 72, 256, 256);
+  add_bias(large, DType::kBF16, {1, 1, 70, 72}, false);
+  check<kReadBias>(large);
+}
+
 constexpr PortableForwardConfig kSharded = [] {
   PortableForwardConfig config = kEverything;
   config.sharded = true;

@@ -10,14 +10,18 @@ namespace {
 
 ScoresInMemory scores_in_memory(const Tensor& tensor) {
   if (!tensor.present()) return {};
-  ScoresInMemory scores{tensor.data, {}, false};
-  const auto pair = 2 * size_of(tensor.dtype);
-  bool even = reinterpret_cast<uintptr_t>(tensor.data) % static_cast<size_t>(pair) == 0;
-  for (int d = 0; d < 4; ++d) {
-    scores.stride[d] = tensor.stride[d];
-    even = even && (d == 3 ? tensor.stride[d] == 1 : tensor.stride[d] % 2 == 0);
-  }
-  scores.pairs = even;
+  ScoresInMemory scores;
+  scores.data = tensor.data;
+  const auto are_aligned = [&](int64_t elements) {
+    const auto bytes = static_cast<size_t>(elements * size_of(tensor.dtype));
+    bool aligned = reinterpret_cast<uintptr_t>(tensor.data) % bytes == 0 && tensor.stride[3] == 1;
+    for (int d = 0; d < 3; ++d) aligned = aligned && tensor.stride[d] % elements == 0;
+    return aligned;
+  };
+  for (int d = 0; d < 4; ++d) scores.stride[d] = tensor.stride[d];
+  const int64_t vector = 16 / size_of(tensor.dtype);
+  scores.pairs = are_aligned(2);
+  scores.vectors = are_aligned(vector) && tensor.shape[3] % vector == 0;
   return scores;
 }
 

@@ -155,18 +155,20 @@ PortableForwardConfig choose_portable_attention(const AttentionProblem& problem)
   config.right = bounds.right;
 
   // Warps of 32 rows read keys and values half as often; registers bound their results and the
-  // operands of bias and mask, shared memory the tiles.
-  const bool extras = problem.bias || problem.visible;
+  // operands of masks, shared memory the tiles, those of bias included.
   const bool planes = config.planes() == 2;
+  const bool extras = problem.visible || (problem.bias && (planes || !config.copies_bias()));
   config.rows = problem.q_len <= kFewRows || config.columns() > 128 || extras ? 16 : 32;
   if (planes || config.shared_bytes() > kLeastShared) config.keys = 32;
   if (config.shared_bytes() > kLeastShared) config.rows = 16;
+  if (problem.bias && !config.copies_bias()) config.keys = 32;
   if (planes && config.rows == 32 && !config.dropout) {
     config.keys = 48;
     if (config.shared_bytes() > kLeastShared) config.keys = 32;
   }
   // At dim 64, 96 keys are faster than 64 with the queries in registers.
-  if (!planes && config.rows == 32 && config.key_dim == 64 && config.value_dim == 64)
+  if (!planes && config.rows == 32 && config.key_dim == 64 && config.value_dim == 64 &&
+      !problem.bias)
     config.keys = 96;
   else
     config.query_in_registers = !planes && config.key_dim <= 64 && config.value_dim <= 64;

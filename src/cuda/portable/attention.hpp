@@ -15,8 +15,6 @@
 
 namespace perseid::internal::cuda {
 
-// Shared memory of a block on the GPUs that have least, compute capability 8.6, 8.9 and 12.0.
-inline constexpr int kLeastShared = 101376;
 inline constexpr int64_t kMostBlocks = (int64_t{1} << 31) - 1;  // of a launch
 
 // Whether rows consist of vectors of 16 bytes.

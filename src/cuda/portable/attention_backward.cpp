@@ -16,7 +16,8 @@ bool is_wanted(const AttentionBackward& tensors, const PortableBackwardConfig& c
   switch (config.gradients) {
     case GradientsOf::kKeys:
       return tensors.grad_key.present() || tensors.grad_value.present() ||
-             (config.adds_queries && tensors.grad_query.present());
+             (config.adds_queries && tensors.grad_query.present()) ||
+             (config.stores_bias && tensors.grad_bias.present());
     case GradientsOf::kQueries:
       return tensors.grad_query.present();
     case GradientsOf::kBias:
@@ -60,6 +61,16 @@ bool adds_queries(const AttentionProblem& problem, int32_t shared_bytes) {
                                 .adds_queries = true};
   choose_pairs(shared_bytes, &config);
   return !config.streams();
+}
+
+// Whether dS, in the type of the bias, is its gradient where blocks add dQ.
+bool stores_bias(const AttentionProblem& problem, int32_t shared_bytes) {
+  const BiasTiles bias = divide_bias(problem, 1, 1);
+  return problem.grad_bias && adds_queries(problem, shared_bytes) && size_of(problem.dtype) == 2 &&
+         problem.bias_dtype == problem.dtype && !problem.accumulate_bias &&
+         problem.modifier.kind == ScoreModifierKind::kNone && !has_lengths(problem) &&
+         !problem.max_lengths && problem.rows.all() && !bias.sums_batch && !bias.sums_heads &&
+         !bias.sums_queries && !bias.sums_keys;
 }
 
 // The workspace, in bytes: lse and delta of blocks of queries, sums of dQ, counters of splits,
@@ -125,7 +136,8 @@ std::vector<GradientsOf> gradients_of(const AttentionProblem& problem, int32_t s
   if (problem.grad_key || problem.grad_value) wanted.push_back(GradientsOf::kKeys);
   if (problem.grad_query && !adds_queries(problem, shared_bytes))
     wanted.push_back(GradientsOf::kQueries);
-  if (problem.grad_bias) wanted.push_back(GradientsOf::kBias);
+  if (problem.grad_bias && !stores_bias(problem, shared_bytes))
+    wanted.push_back(GradientsOf::kBias);
   return wanted;
 }
 
@@ -167,6 +179,7 @@ PortableBackwardConfig choose_portable_attention_backward(const AttentionProblem
   config.left = bounds.left;
   config.right = bounds.right;
   config.adds_queries = config.of_keys() && adds_queries(problem, shared_bytes);
+  config.stores_bias = config.of_keys() && stores_bias(problem, shared_bytes);
   config.accumulate_query =
       problem.accumulate_query && (config.adds_queries || gradients == GradientsOf::kQueries);
   config.accumulate_key = problem.accumulate_key && config.of_keys();
@@ -180,7 +193,11 @@ PortableBackwardConfig choose_portable_attention_backward(const AttentionProblem
   // Warps of 32 rows read columns half as often; registers bound their gradients and scores, and
   // the operands of bias, mask and dropout.
   const bool extras = config.bias != DType::kNone || config.visible || config.dropout;
-  if (!config.of_bias() && config.most_dim() <= 64 && !extras) config.rows = 32;
+  if (!config.of_bias() && config.most_dim() <= 64) {
+    config.rows = 32;
+    const bool reads = config.visible || (config.bias != DType::kNone && !config.copies_bias());
+    if (extras && (reads || !config.of_keys() || config.planes() == 2)) config.rows = 16;
+  }
   if (config.of_bias() || (!config.of_keys() && config.most_dim() <= 128 && config.planes() == 1))
     config.columns = 64;
   if (config.planes() == 2) {
@@ -279,6 +296,7 @@ PlanesArguments bind_portable_attention_backward(const AttentionProblem& plan,
   arguments->grad_key_rows = rows_in_memory(with_batch(tensors.grad_key));
   arguments->grad_value_rows = rows_in_memory(with_batch(tensors.grad_value));
   arguments->grad_bias = rows_in_memory(tensors.grad_bias);
+  arguments->bias_vectors = tensors.grad_bias.present() && has_vectors(tensors.grad_bias);
   arguments->lse = rows_in_memory(with_element(tensors.lse));
   arguments->grad_lse = rows_in_memory(with_element(tensors.grad_lse));
   arguments->vectors = true;
@@ -352,7 +370,7 @@ Status PortableAttentionBackward::launch(const AttentionBackward& tensors, std::
         bind_portable_attention_backward(problem_, planes, tensors, workspace, &arguments);
     if (i == 0) {
       rows = arguments;
-      if (problem_.grad_bias)  // whose counters it clears
+      if (configs_.back().of_bias())  // whose counters it clears
         static_cast<BiasTiles&>(rows) =
             portable_attention_backward_arguments<Real>(problem_, configs_.back(), tensors.lengths);
       status = gpu_.launch(kernels_[0], by_rows, &rows, stream);

@@ -14,10 +14,9 @@ struct RowsInMemory {
   int64_t stride[4] = {};
 };
 // Bias or visible mask: batch, head, row and key, with stride 0 where it is repeated.
-struct ScoresInMemory {
-  const void* data = nullptr;
-  int64_t stride[4] = {};
-  bool pairs = false;  // two neighbouring keys, the first even, are one aligned access
+struct ScoresInMemory : RowsInMemory {
+  bool pairs = false;    // two neighbouring keys, the first even, are one aligned access
+  bool vectors = false;  // rows consist of aligned vectors of 16 bytes
 };
 struct LengthsInMemory {
   const void* data = nullptr;

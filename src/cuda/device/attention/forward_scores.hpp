@@ -53,8 +53,12 @@ class ForwardScores {
   static constexpr bool kAdds = C.bias != DType::kNone && C.bias_stages == 0;
   using M = Modifier<C.modifier, float>;
   static_assert(M::kIdentity || C.bias_stages == 0);
+  // Another one has copied it to shared memory, and reads it from there.
+  static constexpr bool kCopies = kAdds && requires { requires C.copies_bias(); };
   static __device__ auto bias_pairs() {
-    if constexpr (kAdds) {
+    if constexpr (kCopies) {
+      return ScorePairs<float, kPairs>();
+    } else if constexpr (kAdds) {
       return ScorePairs<typename ElementOf<C.bias>::Type, kPairs>();
     } else {
       return NoScorePairs();
@@ -110,7 +114,7 @@ class ForwardScores {
       see(tile, n, operands.seen);
       ptx::materialize(operands.seen);
     }
-    if constexpr (kAdds) load_pairs(tile, n, needs_mask, a_.bias, operands.bias);
+    if constexpr (kAdds && !kCopies) load_pairs(tile, n, needs_mask, a_.bias, operands.bias);
     if constexpr (C.visible) load_pairs(tile, n, needs_mask, a_.visible, operands.visible);
     return operands;
   }

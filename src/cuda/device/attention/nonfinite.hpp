@@ -15,6 +15,10 @@ struct BitsOf {
   using Type = uint16_t;
 };
 template <>
+struct BitsOf<DType::kF32> {
+  using Type = uint32_t;
+};
+template <>
 struct BitsOf<DType::kF64> {
   using Type = uint64_t;
 };

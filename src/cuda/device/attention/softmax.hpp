@@ -106,12 +106,13 @@ __device__ __forceinline__ void online_softmax(float (&scores)[kCount], float sc
     }
     rows.maximum[r] = now;
     const float top = now * scale_log2;
-    shift[r] = top <= kLeastPower ? 0 : -top;
+    shift[r] = top <= kLeastPower ? 0 : -top * kPowerPart<kDropout>;
   }
+  const float scale = scale_log2 * kPowerPart<kDropout>;
   float sum[4] = {};
 #pragma unroll
   for (int i = 0; i < kCount; ++i) {
-    scores[i] = weight_of<kDropout>(fmaf(scores[i], scale_log2, shift[i / 2 % 2]));
+    scores[i] = weight_of_part<kDropout>(fmaf(scores[i], scale, shift[i / 2 % 2]));
     sum[i % 4] = i < 4 ? scores[i] : sum[i % 4] + scores[i];
   }
 #pragma unroll

@@ -97,4 +97,12 @@ __device__ __forceinline__ uint32_t spread_signs(uint32_t bytes, int low, int hi
   return result;
 }
 
+// Four of the eight bytes of two words, those of `first` numbered from 0, by a digit for each.
+// https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-prmt
+__device__ __forceinline__ uint32_t choose_bytes(uint32_t first, uint32_t second, uint32_t digits) {
+  uint32_t result;
+  asm("prmt.b32 %0, %1, %2, %3;" : "=r"(result) : "r"(first), "r"(second), "r"(digits));
+  return result;
+}
+
 }  // namespace perseid::internal::cuda::ptx

@@ -109,8 +109,8 @@ class PortableBackward : ProductsOf<C>::Type {
       Block::kSecondPart, Block::kSecondColumns, Block::kStatistics, Block::kPlanes,
       Block::kSharers;
   using Block::lane, Block::warp, Block::row_warp, Block::warp_row, Block::sharer,
-      Block::own_column, Block::copy_rows, Block::copy_statistics, Block::copy_column_numbers,
-      Block::column_numbers, Block::stage_offset;
+      Block::own_column, Block::copy_rows, Block::copy_bias, Block::copy_statistics,
+      Block::copy_column_numbers, Block::column_numbers, Block::stage_offset;
   using Products::multiply_first, Products::multiply_second, Products::for_each_row;
   using typename Block::Real, typename Block::Scores;
   template <int kFirstDim, int kSecondDim>
@@ -156,6 +156,7 @@ class PortableBackward : ProductsOf<C>::Type {
 
   __device__ __forceinline__ void mainloop(bool clears) {
     this->clear_gradients();
+    if (stores_bias(clears)) clear_skipped_bias();
     const int steps = (own_.end - own_.first) * (C.of_keys() ? a_.group : 1);
     if (steps == 0) return;
     if constexpr (C.streams()) {
@@ -177,12 +178,13 @@ class PortableBackward : ProductsOf<C>::Type {
                                             int stage) const {
     const int at = stage_offset(stage);
     columns.copy(*this, step.column, at, at + kSecondColumns, 0);
+    copy_bias(step.head, step.column, stage);
     copy_statistics(step.at, stage);
     copy_column_numbers(step.head, step.column, stage);
     ptx::cp_async_commit();
   }
   __device__ __forceinline__ void whole_steps(int steps, bool clears) {
-    const bool adds = adds_queries(clears);
+    const bool adds = adds_queries(clears), stores = stores_bias(clears);
     WholeColumns columns(*this, own_.head);
     Step before{}, step = first_step(own_.head);
     __syncthreads();  // all warps are done with what was computed before
@@ -202,14 +204,20 @@ class PortableBackward : ProductsOf<C>::Type {
         if (i == 0) this->compare_rows();
       const auto copy_next = [&] {
         if (i + 1 >= steps) return;
-        if (C.of_keys() && next.head != step.head) columns.move_to(*this, next.head);
-        copy_step(columns, next, 1 - stage);
+        if constexpr (C.dropout) {
+          copy_step(WholeColumns(*this, next.head), next, 1 - stage);
+        } else {
+          if (C.of_keys() && next.head != step.head) columns.move_to(*this, next.head);
+          copy_step(columns, next, 1 - stage);
+        }
       };
       if constexpr (!C.copies_late()) copy_next();
       if (kPlanes == 1 && adds && i > 0) add_queries_of(i - 1, before);
+      if (stores && i > 0) store_bias_of(i - 1, before);
       if constexpr (C.copies_late()) copy_next();
       Scores scores = {}, products = {};
       if (sees_any(step.column)) {
+        draw(step);
         multiply(at, scores, products);
         use_scores(i, step, stage, at, at + kSecondColumns, scores, products);
       } else if constexpr (C.adds_queries && kPlanes == 1) {
@@ -222,9 +230,10 @@ class PortableBackward : ProductsOf<C>::Type {
       before = step;
       step = next;
     }
-    if (kPlanes == 1 && adds) {
+    if (kPlanes == 1 && (adds || stores)) {
       __syncthreads();
-      add_queries_of(steps - 1, before);
+      if (adds) add_queries_of(steps - 1, before);
+      if (stores) store_bias_of(steps - 1, before);
     }
   }
   // The same where warps share rows, without barriers of the block (step_barriers.hpp). A
@@ -265,7 +274,10 @@ class PortableBackward : ProductsOf<C>::Type {
       if constexpr (C.rows_in_registers > 0)
         if (i == 0) this->load_rows();
       Scores scores = {}, products = {};
-      if (any) multiply(at, scores, products);
+      if (any) {
+        draw(step);
+        multiply(at, scores, products);
+      }
       if (i > 0) barriers.wait_ended(phase + i - 1);
       if (i + 1 < steps) {
         if (C.most_dim() <= 64 && next.head != step.head) columns.move_to(*this, next.head);
@@ -311,6 +323,7 @@ class PortableBackward : ProductsOf<C>::Type {
   __device__ __forceinline__ void multiply_chunks(const Step& step, Scores& scores,
                                                   Scores& products, const CopyOthers& copy_others) {
     const int at = stage_offset(0);
+    draw(step);
 #pragma unroll 1
     for (int depth = 0; depth < C.most_dim(); depth += C.chunk) {
       __syncthreads();  // all warps are done with the chunk before
@@ -318,6 +331,7 @@ class PortableBackward : ProductsOf<C>::Type {
       ColumnCopies<kFirstDepth, kSecondDepth>(*this, step.head)
           .copy(*this, step.column, at, at + kSecondColumns, depth);
       if (depth == 0) {
+        copy_bias(step.head, step.column, 0);
         copy_column_numbers(step.head, step.column, 0);
         copy_others();
       }
@@ -369,11 +383,17 @@ class PortableBackward : ProductsOf<C>::Type {
         finish_scores<true>(step, stage, scores, products);
     });
   }
+  __device__ __forceinline__ PortableBackwardScores<C> chain_of(const Step& step) const {
+    return {a_, own_, warp_row(), step.column + own_column(), step.head, lane()};
+  }
+  // Draws what dropout keeps of a step, before its scores take registers.
+  __device__ __forceinline__ void draw(const Step& step) {
+    if constexpr (C.dropout) chain_of(step).draw(kept_);
+  }
   template <bool kMasks>
   __device__ __forceinline__ void finish_scores(const Step& step, int stage, Scores& scores,
                                                 Scores& products) const {
-    const PortableBackwardScores<C> chain(a_, own_, warp_row(), step.column + own_column(),
-                                          step.head, lane());
+    const PortableBackwardScores<C> chain = chain_of(step);
     const auto* shared = reinterpret_cast<const Real*>(memory_ + kStatistics) +
                          stage * 2 * C.columns + own_column() + 2 * (lane() % 4);
 #pragma unroll
@@ -385,16 +405,28 @@ class PortableBackward : ProductsOf<C>::Type {
           const Pair delta = *reinterpret_cast<const Pair*>(shared + C.columns + 8 * j);
           return QueryStatistics<Real>{{lse.x, lse.y}, {delta.x, delta.y}};
         };
-        chain.template compute<kMasks>(i, of_columns, scales_of(i, stage), scores[i], products[i]);
+        chain.template compute<kMasks>(i, of_columns, bias_of(i, stage), kept_[i],
+                                       scales_of(i, stage), scores[i], products[i]);
       } else {
         QueryStatistics<Real> own[2];
 #pragma unroll
         for (int r = 0; r < 2; ++r)
           own[r] = statistics_of(warp_row() + 16 * i + 8 * r + lane() / 4);
         const auto of_rows = [&](int, int r) { return own[r]; };
-        chain.template compute<kMasks>(i, of_rows, scales_of(i, stage), scores[i], products[i]);
+        chain.template compute<kMasks>(i, of_rows, bias_of(i, stage), kept_[i], scales_of(i, stage),
+                                       scores[i], products[i]);
       }
     }
+  }
+  // The thread's bias of 16 rows, of those that are copied.
+  __device__ __forceinline__ ScoreBias<C> bias_of(int i, int stage) const {
+    ScoreBias<C> bias{};
+    if constexpr (C.copies_bias())
+      BiasTile<C.bias, C.step_keys()>(memory_, address_, Block::bias_offset(stage), lane())
+          .template for_each_pair<C.of_keys(), C.own_columns() / 2>(
+              row_warp() * C.rows + 16 * i, own_column(),
+              [&](int x, float2 both) { bias.pair[x / 2] = both; });
+    return bias;
   }
   __device__ __forceinline__ RowScales<Real> scales_of(int i, int stage) const {
     if constexpr (kPlanes == 2) {  // which have the scale
@@ -471,6 +503,46 @@ class PortableBackward : ProductsOf<C>::Type {
 
   // ---- The gradient of bias ----
 
+  // Whether the block stores its part of the gradient: once, as it adds dQ.
+  __device__ __forceinline__ bool stores_bias(bool clears) const {
+    static_assert(!C.stores_bias || (C.adds_queries && kPlanes == 1 && !C.unaligned()));
+    return C.stores_bias && !clears && a_.grad_bias.data != nullptr;
+  }
+  // Stores eight neighbouring elements of a query, of keys of the block from `key` on.
+  __device__ __forceinline__ void store_bias_vector(int32_t head, int query, int key,
+                                                    const uint32_t (&words)[4]) const {
+    const int count = own_.kv_len - own_.row - key;
+    uint16_t* const to = row_at<uint16_t>(a_.grad_bias, own_.batch, head, query) +
+                         (own_.row + key) * a_.grad_bias.stride[3];
+    if (query >= own_.q_len || count <= 0) return;
+    if (a_.bias_vectors) {
+      *reinterpret_cast<uint4*>(to) = {words[0], words[1], words[2], words[3]};
+      return;
+    }
+#pragma unroll
+    for (int e = 0; e < 8; ++e)
+      if (e < count)
+        to[e * a_.grad_bias.stride[3]] = static_cast<uint16_t>(words[e / 2] >> (16 * (e % 2)));
+  }
+  __device__ __forceinline__ void store_bias_of(int number, const Step& step) const {
+    if constexpr (C.stores_bias)
+      this->for_each_ds_vector(number, [&](int query, int key, const uint32_t(&words)[4]) {
+        store_bias_vector(step.head, step.column + query, key, words);
+      });
+  }
+  // Of queries that no step visits.
+  __device__ __forceinline__ void clear_skipped_bias() const {
+    constexpr int kEights = C.block_rows() / 8;
+    const int before = min(own_.first * C.columns, own_.q_len), end = own_.end * C.columns;
+    const int count = before + max(own_.q_len - end, 0);
+#pragma unroll 1
+    for (int head = own_.head; head < own_.head + a_.group; ++head)
+#pragma unroll 1
+      for (int i = static_cast<int>(threadIdx.x); i < count * kEights; i += C.threads()) {
+        const int row = i / kEights;
+        store_bias_vector(head, row < before ? row : row - before + end, i % kEights * 8, {});
+      }
+  }
   __device__ __forceinline__ void sum_units() {
     const BiasSplit<C> split(a_, static_cast<int32_t>(blockIdx.x));
     Scores sums = {};
@@ -508,6 +580,8 @@ class PortableBackward : ProductsOf<C>::Type {
     Reduction(a_, shared, reinterpret_cast<volatile uint32_t*>(memory_ + C.flag_offset()))
         .store(split);
   }
+
+  uint32_t kept_[kTiles] = {};  // elements of a step that dropout keeps
 };
 
 template <PortableBackwardConfig C>

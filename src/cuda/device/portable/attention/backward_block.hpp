@@ -142,6 +142,18 @@ class PortableBackwardBlock {
       second.copy(block.memory_, block.address_, to_second, column, length, kPlanes * depth);
     }
   };
+  // Bias of the block's rows and a step's columns in a query head.
+  __device__ __forceinline__ void copy_bias(int32_t head, int column, int stage) const {
+    if constexpr (C.copies_bias()) {
+      const int query = C.of_keys() ? column : own_.row, key = C.of_keys() ? own_.row : column;
+      TileCopy<C.bias, C.step_queries(), C.step_keys(), C.threads()>(
+          a_.bias, own_.batch, head, score_row_of<C>(a_, own_, 0), a_.kv_len, a_.bias.vectors)
+          .copy(memory_, address_, bias_offset(stage), query, own_.q_len, key);
+    }
+  }
+  static __device__ __forceinline__ int bias_offset(int stage) {
+    return stage_offset(stage) + C.both_bytes();
+  }
   // lse and delta of the columns, which are queries, from `at` on.
   __device__ __forceinline__ void copy_statistics(int64_t at, int stage) const {
     constexpr int kEach = 16 / C.sum_bytes(), kCopies = C.columns / kEach;

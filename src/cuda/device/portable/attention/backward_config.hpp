@@ -6,6 +6,7 @@
 
 #include "cuda/device/attention/arguments.hpp"
 #include "cuda/device/portable/attention/planes_config.hpp"
+#include "cuda/device/portable/attention/shared_memory.hpp"
 #include "cuda/device/portable/vector_tile.hpp"
 #include "math/dtype.hpp"
 #include "math/score_modifier.hpp"
@@ -47,6 +48,8 @@ struct PortableBackwardConfig {
        accumulate_bias = false;
   bool sharded = false;            // as in PortableForwardConfig
   bool f32_key_gradients = false;  // grad_key and grad_value, of 16-bit types
+  // Of kKeys with adds_queries: dS is the gradient of bias as it is, and the block stores it.
+  bool stores_bias = false;
 
   static constexpr const char* kName = "PortableBackwardConfig";
   // Every field, in the order of declaration (cuda/runtime/kernel_name.hpp).
@@ -77,6 +80,7 @@ struct PortableBackwardConfig {
     visit("accumulate_bias", c.accumulate_bias);
     visit("sharded", c.sharded);
     visit("f32_key_gradients", c.f32_key_gradients);
+    visit("stores_bias", c.stores_bias);
   }
 
   // float64 is computed by pairs of warps (backward_pairs.hpp), each with the rows of one.
@@ -124,9 +128,9 @@ struct PortableBackwardConfig {
   constexpr int part(int dim) const { return min(dim, kLargest); }
   constexpr int parts() const { return of_bias() ? 1 : (most_dim() + kLargest - 1) / kLargest; }
 
-  // Shared memory, in bytes: the block's rows, and stages of columns, each of two tensors; of each
-  // stage lse and delta, if columns are queries; of cut dims also the columns of the part. Results
-  // overwrite the tiles.
+  // Shared memory, in bytes: the block's rows, and stages of columns, each of two tensors and of
+  // the bias of the rows; of each stage lse and delta, if columns are queries; of cut dims also the
+  // columns of the part. Results overwrite the tiles.
   constexpr int stages() const { return streams() ? 1 : 2; }
   constexpr int row_bytes(int dim) const {
     return 2 * block_rows() * line_length(units() * depth(dim));
@@ -141,8 +145,21 @@ struct PortableBackwardConfig {
   constexpr int part_bytes(int dim) const {
     return streams() && !of_bias() ? 2 * columns * line_length(units() * part_length(dim)) : 0;
   }
+  constexpr int step_queries() const { return of_keys() ? columns : block_rows(); }
+  constexpr int step_keys() const { return of_keys() ? block_rows() : columns; }
+  constexpr int bias_bytes() const { return bias_tile_bytes(bias, step_queries(), step_keys()); }
+  // Bias of 16 bits comes with the columns, if there is room for it in blocks that every GPU has;
+  // else threads read its elements.
+  constexpr bool copies_bias() const {
+    return bias != DType::kNone && units() == 1 && (!streams() || of_bias()) &&
+           (warps > 4 || columns_offset() + stages() * (both_bytes() + bias_bytes()) +
+                                 2 * ds_bytes() + kMostOthers <=
+                             kLeastShared);
+  }
+  static constexpr int kMostOthers = 1024;  // of what follows the tiles
+  constexpr int both_bytes() const { return column_bytes(key_dim) + column_bytes(value_dim); }
   constexpr int stage_bytes() const {
-    return max(column_bytes(key_dim) + column_bytes(value_dim), planes() == 2 ? ds_bytes() : 0);
+    return max(both_bytes() + (copies_bias() ? bias_bytes() : 0), planes() == 2 ? ds_bytes() : 0);
   }
   constexpr int columns_offset() const { return row_bytes(key_dim) + row_bytes(value_dim); }
   constexpr int parts_offset() const { return columns_offset() + stages() * stage_bytes(); }
@@ -150,7 +167,10 @@ struct PortableBackwardConfig {
   constexpr int ds_offset() const {
     return parts_offset() + part_bytes(key_dim) + part_bytes(value_dim);
   }
-  constexpr int ds_bytes() const { return adds_queries ? 2 * units() * block_rows() * columns : 0; }
+  constexpr int ds_bytes() const {
+    return adds_queries ? 2 * units() * block_rows() * columns + block_rows() / 8 * ds_gap() : 0;
+  }
+  constexpr int ds_gap() const { return stores_bias ? columns / 2 : 0; }  // behind eight keys
   constexpr int ds_buffers() const { return planes() == 2 ? 0 : 2; }
   // Scores that pairs of warps exchange, or weights in 16 bits.
   constexpr int exchange_offset() const { return ds_offset() + ds_buffers() * ds_bytes(); }
@@ -200,7 +220,8 @@ struct PortableBackwardArgumentsOf : AttentionGradientsOf<Real>, BiasTiles {
   // If C.adds_queries: dQ / scale, [block of queries][16 queries][8 elements of key_dim][lane][4],
   // as ptx/mma.hpp has them; of float64 [4][lane].
   Real* sums = nullptr;
-  bool vectors = false;  // tensors are accessed 16 bytes at a time; else element by element
+  bool vectors = false;       // tensors are accessed 16 bytes at a time; else element by element
+  bool bias_vectors = false;  // the same of grad_bias
   // float32 alone: planes, and the numbers of query with grad_out, and of key with value.
   RowsInMemory query_planes, key_planes, value_planes, grad_out_planes;
   const RowNumbers* query_numbers = nullptr;  // [entry, head, row]

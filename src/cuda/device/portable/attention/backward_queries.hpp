@@ -30,7 +30,7 @@ class QuerySums {
   }
   // dS of the warp's keys from `key` on, and queries from `query` on.
   __device__ __forceinline__ void share(int step, int key, int query, const Weights& ds) const {
-    unsigned char* own = memory_ + offset(step) + key * kLine + lane_ / 4 * kLine + lane_ % 4 * 4;
+    unsigned char* own = memory_ + offset(step) + line(key) + lane_ / 4 * kLine + lane_ % 4 * 4;
 #pragma unroll
     for (int j = 0; j < C.own_columns() / 8; ++j) {
       unsigned char* at = own + vector(lane_ / 4, query / 8 + j);
@@ -38,20 +38,20 @@ class QuerySums {
       for (int i = 0; i < C.rows / 16; ++i)
 #pragma unroll
         for (int r = 0; r < 2; ++r)
-          *reinterpret_cast<uint32_t*>(at + (16 * i + 8 * r) * kLine) = ds[i][2 * j + r];
+          *reinterpret_cast<uint32_t*>(at + line(16 * i + 8 * r)) = ds[i][2 * j + r];
     }
   }
   // Loads what another warp has shared, behind a barrier.
   __device__ __forceinline__ void load(int step, int key, int query, Weights& ds) const {
     const LaneVector own = lane_vector_of_rows(lane_);
-    const uint32_t line = address_ + static_cast<uint32_t>(offset(step) + (key + own.line) * kLine);
+    const uint32_t first = address_ + static_cast<uint32_t>(offset(step) + line(key + own.line));
 #pragma unroll
     for (int k = 0; k < C.own_columns() / 16; ++k) {
       const uint32_t at =
-          line + static_cast<uint32_t>(vector(own.line, query / 8 + 2 * k + own.half));
+          first + static_cast<uint32_t>(vector(own.line, query / 8 + 2 * k + own.half));
 #pragma unroll
       for (int i = 0; i < C.rows / 16; ++i)
-        ptx::ldmatrix_x4(at + 16 * i * kLine, reinterpret_cast<uint32_t(&)[4]>(ds[i][4 * k]));
+        ptx::ldmatrix_x4(at + line(16 * i), reinterpret_cast<uint32_t(&)[4]>(ds[i][4 * k]));
     }
   }
   // After a barrier. `key`: offset of the keys in shared memory, `to`: the sums of the queries.
@@ -67,7 +67,7 @@ class QuerySums {
 #pragma unroll
     for (int i = 0; i < kTiles; ++i)
       left_at[i] =
-          address_ + static_cast<uint32_t>(offset(step) + of_ds.line * kLine +
+          address_ + static_cast<uint32_t>(offset(step) + line(of_ds.line) +
                                            vector(of_ds.line, 2 * (tile + i) + of_ds.half));
     uint32_t right_at[kBlocks];
 #pragma unroll
@@ -80,7 +80,7 @@ class QuerySums {
     for (int k = 0; k < C.block_rows() / 16; ++k) {
       uint32_t left[kTiles][4];
 #pragma unroll
-      for (int i = 0; i < kTiles; ++i) ptx::ldmatrix_x4_trans(left_at[i] + 16 * k * kLine, left[i]);
+      for (int i = 0; i < kTiles; ++i) ptx::ldmatrix_x4_trans(left_at[i] + line(16 * k), left[i]);
 #pragma unroll
       for (int b = 0; b < kBlocks; ++b) {
         if (!is_own(b)) break;
@@ -94,6 +94,26 @@ class QuerySums {
       }
     }
     add_to_memory(sums, tile, first, to);
+  }
+
+  // Behind a barrier: store(query, key, words) with a step's dS of a query and eight keys from
+  // `key` on, as the gradient of bias has them in memory. Matrix m of a load has keys 2 m and 2 m +
+  // 1 of each eight, so that a thread gets the pairs of one eight; C.ds_gap() puts them into
+  // different banks.
+  template <class Store>
+  __device__ __forceinline__ void for_each_vector(int step, const Store& store) const {
+    constexpr int kGroups = C.block_rows() / 32;
+    static_assert(C.warps % kGroups == 0);
+    const int row = lane_ % 8, keys = warp_ % kGroups * 32;
+    const int key = keys + row / 2 * 8 + 2 * (lane_ / 8) + row % 2;
+#pragma unroll
+    for (int q = 0; q < C.columns / 8 / (C.warps / kGroups); ++q) {
+      const int number = warp_ / kGroups + q * (C.warps / kGroups);
+      uint32_t words[4];
+      ptx::ldmatrix_x4_trans(
+          address_ + static_cast<uint32_t>(offset(step) + line(key) + vector(key, number)), words);
+      store(8 * number + lane_ / 4, keys + lane_ % 4 * 8, words);
+    }
   }
 
  protected:
@@ -112,6 +132,7 @@ class QuerySums {
                           sums[i][j][2], sums[i][j][3]);
   }
   static constexpr int kLine = 2 * C.columns;  // bytes of a key
+  static constexpr int line(int key) { return key * kLine + key / 8 * C.ds_gap(); }
   // Offset of a vector in the line of a key, permuted so that eight keys are in different banks.
   static __device__ __forceinline__ int vector(int key, int number) {
     return (number ^ (C.columns == 32 ? key >> 1 & 3 : key & 7)) << 4;

@@ -11,6 +11,7 @@
 #include "cuda/device/attention/score_rules.hpp"
 #include "cuda/device/attention/softmax.hpp"
 #include "cuda/device/portable/attention/backward_config.hpp"
+#include "cuda/device/portable/attention/bias_tile.hpp"
 #include "cuda/device/raster_order.hpp"
 #include "math/score_chain.hpp"
 
@@ -117,6 +118,12 @@ __device__ __forceinline__ SeenColumns seen_columns(const BackwardRows& rows, in
   return seen;
 }
 
+// A thread's bias of 16 rows, if C.copies_bias().
+template <PortableBackwardConfig C>
+struct ScoreBias {
+  float2 pair[C.copies_bias() ? C.own_columns() / 4 : 1];
+};
+
 // The chain for the rows of a warp from `row` on and columns from `column` on, in a query head.
 template <PortableBackwardConfig C>
 class PortableBackwardScores {
@@ -132,19 +139,62 @@ class PortableBackwardScores {
                                                     int head, int lane)
       : a_(arguments), rows_(rows), row_(row), column_(column), head_(head), lane_(lane) {}
 
+  // The elements that dropout keeps, as bits (kept_bit).
+  __device__ __forceinline__ void draw(uint32_t (&kept)[C.rows / 16]) const {
+    if constexpr (!C.dropout) return;
+    const Dropout dropout = dropout_of(a_);
+    const uint32_t most = (0x8000 + dropout.threshold - 1) * 0x00010001;
+#pragma unroll
+    for (uint32_t& each : kept) each = 0;
+    if constexpr (C.of_keys()) {
+      // Of a call's 16 bytes, those of two queries and of pairs of keys, the thread needs its key's
+      // of each pair. Another thread needs the others, and draws those of the next query.
+      const int key = lane_ / 4, odd = key % 2;
+      const uint32_t own = odd == 0 ? 0x6420 : 0x7531, other = odd == 0 ? 0x7531 : 0x6420;
+#pragma unroll
+      for (int m = 0; m < C.columns / 16; ++m) {
+        const PhiloxBlock drawn =
+            draw(dropout, column_ + 16 * m, 2 * (lane_ % 4) + odd, row_, key / 2);
+#pragma unroll
+        for (int i = 0; i < C.rows / 16; ++i) {
+          const bool last = C.rows == 16 && row_ / 16 % 2 != 0;
+          const uint32_t low = i == 0 && !last ? drawn.word[0] : drawn.word[1];
+          const uint32_t high = i == 0 && !last ? drawn.word[2] : drawn.word[3];
+          const uint32_t mine = ptx::choose_bytes(low, high, own);
+          const uint32_t theirs = __shfl_xor_sync(0xffffffffu, ptx::choose_bytes(low, high, other), 4);
+          keep(odd == 0 ? mine : theirs, most, kept[i]);
+          keep(odd == 0 ? theirs : mine, most, kept[i]);
+        }
+      }
+    } else {
+      // A call's 16 bytes are those of 32 keys, of which a step may have the first or last 16.
+#pragma unroll
+      for (int i = 0; i < C.rows / 16; ++i)
+#pragma unroll
+        for (int t = 0; t < (C.columns + 16) / 32; ++t) {
+          const PhiloxBlock drawn =
+              draw(dropout, row_ + 16 * i, lane_ / 4, column_ + 32 * t, lane_ % 4);
+          const bool last = C.columns == 16 && column_ / 16 % 2 != 0;
+#pragma unroll
+          for (int w = 0; w < 4; ++w)
+            if (C.columns > 16 || w % 2 == 0)
+              keep(last ? drawn.word[w | 1] : drawn.word[w], most, kept[i]);
+        }
+    }
+  }
   // For 16 of the rows, from 16 * i on: scores to weights, those that dropout drops 0, and products
   // dP to dS, or of bias to its gradient; 0 where the query does not see the key, whatever the
   // products hold. statistics(j, r): of eight columns j, the thread's two in row r.
   template <bool kMasks, class Statistics>
   __device__ __forceinline__ void compute(int i, const Statistics& statistics,
+                                          const ScoreBias<C>& bias, uint32_t kept,
                                           const RowScales<Real>& scales, Real (&scores)[kCount],
                                           Real (&products)[kCount]) const {
-    uint32_t seen[2] = {~0u, ~0u}, kept = ~0u;
+    uint32_t seen[2] = {~0u, ~0u};
     if constexpr (kMasks) {
 #pragma unroll
       for (int r = 0; r < 2; ++r) seen[r] = seen_by(row_of(i, r));
     }
-    if constexpr (C.dropout) kept = kept_elements(i);
     const Real factor = dropout_factor<C.dropout, Real>(a_);
     const M modifier{a_.modifier};
 #pragma unroll
@@ -157,13 +207,14 @@ class PortableBackwardScores {
       const QueryStatistics<Real> both = statistics(x / 4, r);
       const Real delta = both.delta[x % 2];
       Real addend = -both.lse[x % 2];
-      if constexpr (C.bias != DType::kNone)
+      if constexpr (C.copies_bias())
+        addend += (x % 2 == 0 ? bias.pair[x / 2].x : bias.pair[x / 2].y) * kLog2E;
+      else if constexpr (C.bias != DType::kNone)
         addend += hidden ? 0
                          : bias_log2<C.bias>(a_, rows_.batch, head_,
                                              score_row_of<C>(a_, rows_, query), key);
-      const Real power = score_log2<V>(scores[x], scales.score[r], addend, modifier);
-      const Real weight = hidden ? 0 : weight_of<C.dropout>(power);
-      const bool keeps = !C.dropout || (kept >> x & 1) != 0;
+      const Real weight = hidden ? 0 : weight_from(scores[x], scales.score[r], addend, modifier);
+      const bool keeps = !C.dropout || (kept >> kept_bit(x) & 1) != 0;
       Real ds =
           grad_score<V>(weight, keeps ? products[x] * (scales.product[r] * factor) : 0, delta);
       if constexpr (!C.of_bias() && !M::kIdentity)
@@ -174,6 +225,33 @@ class PortableBackwardScores {
   }
 
  private:
+  // The weight of a product with a query's lse.
+  static __device__ __forceinline__ Real weight_from(Real product, Real scale, Real addend,
+                                                     const M& modifier) {
+    if constexpr (!C.dropout || C.units() != 1) {
+      return weight_of<C.dropout>(score_log2<V>(product, scale, addend, modifier));
+    } else if constexpr (M::kIdentity) {
+      constexpr float kPart = kPowerPart<true>;
+      return weight_of_part<true>(score_log2<V>(product, scale * kPart, addend * kPart, modifier));
+    } else {
+      return weight_of_part<true>(score_log2<V>(product, scale, addend, modifier) *
+                                  kPowerPart<true>);
+    }
+  }
+  // Of query `own` of 16 from `query` on, and the one 8 further; pairs of keys of this number.
+  __device__ __forceinline__ PhiloxBlock draw(const Dropout& dropout, int query, int own, int key,
+                                              int pair) const {
+    const int64_t batch_head = int64_t{rows_.batch} * a_.heads + head_;
+    if constexpr (C.sharded)
+      return draw_rows(dropout, batch_head,
+                       static_cast<uint32_t>(whole_row<C>(a_, rows_, query + own)),
+                       key / kDropoutTileColumns, static_cast<uint32_t>(pair));
+    else
+      return philox4x32(
+          dropout_counter(dropout, batch_head, query / kDropoutTileRows, key / kDropoutTileColumns,
+                          static_cast<uint32_t>(own * 4 + pair)),
+          static_cast<uint32_t>(dropout.seed), static_cast<uint32_t>(dropout.seed >> 32));
+  }
   __device__ __forceinline__ int row_of(int i, int r) const {
     return row_ + 16 * i + 8 * r + lane_ / 4;
   }
@@ -191,58 +269,20 @@ class PortableBackwardScores {
     return elements_between<true, kCount / 2>(begin - first, end - first);
   }
 
-  // The thread's elements of 16 rows that dropout keeps, as bits.
-  __device__ __forceinline__ uint32_t kept_elements(int i) const {
-    const Dropout dropout = dropout_of(a_);
-    const int64_t batch_head = int64_t{rows_.batch} * a_.heads + head_;
-    // Query `own` of 16 from `query` on, and the one 8 further; pairs of keys of this number.
-    const auto draw = [&](int query, int own, int key, int pair) {
-      if constexpr (C.sharded)
-        return draw_rows(dropout, batch_head,
-                         static_cast<uint32_t>(whole_row<C>(a_, rows_, query + own)),
-                         key / kDropoutTileColumns, static_cast<uint32_t>(pair));
-      else
-        return philox4x32(
-            dropout_counter(dropout, batch_head, query / kDropoutTileRows,
-                            key / kDropoutTileColumns, static_cast<uint32_t>(own * 4 + pair)),
-            static_cast<uint32_t>(dropout.seed), static_cast<uint32_t>(dropout.seed >> 32));
-    };
-    const auto keeps = [&](uint32_t word, int byte) {
-      return (word >> (8 * byte) & 0xff) < dropout.threshold ? 1u : 0u;
-    };
-    const int row = row_ + 16 * i;
-    uint32_t kept = 0;
-    if constexpr (C.of_keys()) {
-      // The thread needs the bytes of two queries and its two keys, of a call's 16 bytes.
-      const int key = lane_ / 4;
-#pragma unroll
-      for (int m = 0; m < C.columns / 16; ++m)
-#pragma unroll
-        for (int p = 0; p < 2; ++p) {
-          const PhiloxBlock drawn = draw(column_ + 16 * m, 2 * (lane_ % 4) + p, row, key / 2);
-#pragma unroll
-          for (int h = 0; h < 2; ++h) {
-            const uint32_t word = row / 16 % 2 == 0 ? drawn.word[2 * h] : drawn.word[2 * h + 1];
-#pragma unroll
-            for (int r = 0; r < 2; ++r)
-              kept |= keeps(word, 2 * r + key % 2) << (4 * (2 * m + h) + 2 * r + p);
-          }
-        }
-    } else {
-      // A call's 16 bytes are those of 32 keys, of which a step may have the first or last 16.
-#pragma unroll
-      for (int t = 0; t < (C.columns + 16) / 32; ++t) {
-        const PhiloxBlock drawn = draw(row, lane_ / 4, column_ + 32 * t, lane_ % 4);
-        const bool last = C.columns == 16 && column_ / 16 % 2 != 0;
-#pragma unroll
-        for (int x = 0; x < min(kCount, 16); ++x) {
-          const int byte = x / 2 % 2 * 8 + x / 4 * 2 + x % 2;
-          const uint32_t word = last ? drawn.word[(byte / 4 + 1) % 4] : drawn.word[byte / 4];
-          kept |= keeps(word, byte % 4) << (16 * t + x);
-        }
-      }
-    }
-    return kept;
+  // Adds four elements to `kept` by their bytes: one below the threshold t is kept. Then 0x8000 +
+  // t - 1 - byte has its highest bit set, and two bytes are tested at a time.
+  static __device__ __forceinline__ void keep(uint32_t bytes, uint32_t most, uint32_t& kept) {
+    constexpr uint32_t kBytes = 0x00ff00ff, kSigns = 0x80008000;
+    kept = kept >> 1 | ((most - (bytes & kBytes)) & kSigns);
+    kept = kept >> 1 | ((most - (bytes >> 8 & kBytes)) & kSigns);
+  }
+  // The bit of element x, after all words, of which each has moved those before by two.
+  static constexpr int kept_bit(int x) {
+    constexpr int kWords = kCount / 4;
+    const int r = x / 2 % 2, e = x % 2, j = x / 4 % 2, m = x / 8;
+    const int word = C.of_keys() ? 2 * m + e : C.columns == 16 ? r : x / 16 * 4 + 2 * r + x / 8 % 2;
+    const int odd = C.of_keys() ? r : e;
+    return 16 * j + 16 - 2 * (kWords - word) + odd;
   }
 
   const BackwardArguments<C>& a_;

@@ -6,6 +6,7 @@
 
 #include "cuda/device/attention/arguments.hpp"
 #include "cuda/device/portable/attention/planes_config.hpp"
+#include "cuda/device/portable/attention/shared_memory.hpp"
 #include "cuda/device/portable/vector_tile.hpp"
 #include "math/dtype.hpp"
 #include "math/score_modifier.hpp"
@@ -97,8 +98,8 @@ struct PortableForwardConfig {
   constexpr int columns() const { return value_dim > largest() ? 128 : value_dim; }
   constexpr int parts() const { return (value_dim + columns() - 1) / columns(); }
 
-  // Shared memory, in bytes: a tile of queries, and two stages of keys, of values and, of planes,
-  // of the numbers of keys. Results of 16 bits overwrite all of it.
+  // Shared memory, in bytes: a tile of queries, and two stages of keys, of values, of bias
+  // and, of planes, of the numbers of keys. Results of 16 bits overwrite all of it.
   constexpr int query_bytes() const { return 2 * block_rows() * line_length(planes() * depth()); }
   constexpr int key_bytes() const { return 2 * keys * line_length(planes() * depth()); }
   constexpr int value_bytes() const { return 2 * keys * line_length(planes() * columns()); }
@@ -106,8 +107,16 @@ struct PortableForwardConfig {
   constexpr int out_bytes() const {
     return planes() == 2 ? 0 : 2 * block_rows() * line_length(columns());
   }
+  constexpr int bias_offset() const {
+    return query_bytes() + 2 * (key_bytes() + value_bytes() + number_bytes());
+  }
+  constexpr int bias_bytes() const { return bias_tile_bytes(bias, block_rows(), keys); }
+  // Bias comes with keys and values, if there is room for it; else threads read its elements.
+  constexpr bool copies_bias() const {
+    return bias != DType::kNone && bias_offset() + 2 * bias_bytes() + kOthers <= kLeastShared;
+  }
   constexpr int tile_bytes() const {
-    return max(query_bytes() + 2 * (key_bytes() + value_bytes() + number_bytes()), out_bytes());
+    return max(bias_offset() + (copies_bias() ? 2 * bias_bytes() : 0), out_bytes());
   }
   static constexpr int kOthers = 512;  // descriptions of the warps' rows
   constexpr int shared_bytes() const { return tile_bytes() + kOthers; }

@@ -42,6 +42,7 @@
 #include "cuda/device/attention/combine.hpp"
 #include "cuda/device/attention/forward_scores.hpp"
 #include "cuda/device/attention/row_fixup.hpp"
+#include "cuda/device/portable/attention/bias_tile.hpp"
 #include "cuda/device/portable/attention/config.hpp"
 #include "cuda/device/portable/attention/forward_planes.hpp"
 #include "cuda/device/portable/attention/planes.hpp"
@@ -95,6 +96,8 @@ class PortableForward {
   using QueryCopy = TileCopy<C.operand(), C.block_rows(), kPlanes * C.depth(), C.threads>;
   using KeyCopy = TileCopy<C.operand(), C.keys, kPlanes * C.depth(), C.threads>;
   using ValueCopy = TileCopy<C.operand(), C.keys, kPlanes * C.columns(), C.threads>;
+  using BiasCopy =
+      TileCopy<C.copies_bias() ? C.bias : C.operand(), C.block_rows(), C.keys, C.threads>;
   using Scores = float[kTiles][C.keys / 2];
 
   // Read again each time: what follows from it takes no registers in between.
@@ -163,9 +166,13 @@ class PortableForward {
       key.copy(memory_, address_, kKey + stage * C.key_bytes(), n * C.keys, tile.kv_len,
                kPlanes * column);
     };
+    const BiasCopy bias(a_.bias, tile.batch, tile.head, score_row_of<C>(a_, tile, 0), a_.kv_len,
+                        a_.bias.vectors);
     const auto copy_value = [&](int n) {
       value.copy(memory_, address_, value_offset(n), n * C.keys, tile.kv_len,
                  kPlanes * first_column_);
+      if constexpr (C.copies_bias())
+        bias.copy(memory_, address_, bias_offset(n), tile.query, tile.q_len, n * C.keys);
       if constexpr (kOfPlanes) copy_numbers(tile, kv_entry, n);
     };
     const auto copy_query = [&](int column = 0) {
@@ -228,6 +235,9 @@ class PortableForward {
   }
   static __device__ __forceinline__ int value_offset(int n) {
     return kValue + n % 2 * C.value_bytes();
+  }
+  static __device__ __forceinline__ int bias_offset(int n) {
+    return C.bias_offset() + n % 2 * C.bias_bytes();
   }
   __device__ __forceinline__ uint32_t numbers_at(int n) const {
     return address_ + static_cast<uint32_t>(kNumbers + n % 2 * C.number_bytes());
@@ -304,6 +314,14 @@ class PortableForward {
     const int own = lane();
     return {a_, (C.packs ? warp() * C.rows : 0) + 16 * i + own / 4, own};
   }
+  template <class Pairs>
+  __device__ __forceinline__ void load_bias(int i, int n, Pairs& pairs) const {
+    BiasTile<C.bias, C.keys>(memory_, address_, bias_offset(n), lane())
+        .template for_each_pair<false, C.keys / 2>(warp() * C.rows + 16 * i, 0,
+                                                   [&](int x, float2 both) {
+                                                     pairs.at[x / 2 % 2][x / 4] = {both.x, both.y};
+                                                   });
+  }
   // The tiles of 16 rows go through each part together, so that one hides the latencies of the
   // other.
   __device__ __forceinline__ void softmax_and_values(int n, bool needs_mask, Scores& scores) {
@@ -317,6 +335,7 @@ class PortableForward {
 #pragma unroll
       for (int i = 0; i < kTiles; ++i) {
         operands[i] = rules(i).load(own_, n, masks);
+        if constexpr (C.copies_bias()) load_bias(i, n, operands[i].bias);
         rules(i).before_softmax(operands[i], scores[i]);
       }
     };

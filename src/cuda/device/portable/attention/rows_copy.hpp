@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// Copies of rows of query, key and value to tiles in shared memory by all threads of a block.
+// Copies of rows of query, key, value and bias to tiles in shared memory by all threads of a block.
 //
 // A thread copies the same vector of every kPass-th row. What is outside of the tensor becomes 0.
 // Where rows do not consist of aligned vectors, threads gather elements; that is slow.
@@ -108,10 +108,10 @@ class TileCopy {
           use(pass + row, vector_offset<kLength>(pass + row, vector));
     }
   };
-  __device__ __forceinline__ void gather(const uint64_t* from, int count, unsigned char* to) const {
+  __device__ __forceinline__ void gather(const auto* from, int count, unsigned char* to) const {
 #pragma unroll
     for (int i = 0; i < kEach; ++i)
-      reinterpret_cast<uint64_t*>(to)[i] = i < count ? from[i * rows_.stride[3]] : 0;
+      reinterpret_cast<Bits*>(to)[i] = i < count ? from[i * rows_.stride[3]] : 0;
   }
   __device__ __forceinline__ void gather(const uint16_t* from, int count, unsigned char* to) const {
     uint32_t bits[8] = {};

@@ -29,5 +29,12 @@ inline uint32_t spread_signs(uint32_t bytes, int low, int high, uint32_t more = 
   };
   return sign(low) | sign(high) << 16;
 }
+inline uint32_t choose_bytes(uint32_t first, uint32_t second, uint32_t digits) {
+  const uint64_t bytes = first | uint64_t{second} << 32;
+  uint32_t result = 0;
+  for (int i = 0; i < 4; ++i)
+    result |= static_cast<uint32_t>(bytes >> (8 * (digits >> (4 * i) & 7)) & 0xff) << (8 * i);
+  return result;
+}
 
 }  // namespace perseid::internal::cuda::ptx
