@@ -193,6 +193,7 @@ void bind(const Tensors& tensors, AttentionArguments* arguments) {
   arguments->bias = scores_in_memory(tensors.bias);
   arguments->visible = scores_in_memory(tensors.visible);
   arguments->dropout_threshold = tensors.dropout.threshold;
+  arguments->dropout_factor = 256.0f / static_cast<float>(tensors.dropout.threshold);
   arguments->dropout_seed = tensors.dropout.seed;
   arguments->dropout_offset = tensors.dropout.offset;
   arguments->dropout_numbers = tensors.dropout.numbers;

@@ -53,6 +53,7 @@ struct AttentionArguments {
 
   ScoresInMemory bias, visible;
   uint32_t dropout_threshold = 256;
+  float dropout_factor = 1;  // 256 / dropout_threshold
   uint32_t dropout_offset = 0;
   uint64_t dropout_seed = 0;
   const uint64_t* dropout_numbers = nullptr;  // {seed, offset}, where it is not null

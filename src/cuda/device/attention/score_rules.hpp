@@ -66,7 +66,9 @@ __device__ __forceinline__ Dropout dropout_of(const AttentionArguments& a) {
 // What kept weights are multiplied by.
 template <bool kDropout, class Real = float>
 __device__ __forceinline__ Real dropout_factor(const AttentionArguments& a) {
-  return kDropout ? Real{256} / static_cast<Real>(a.dropout_threshold) : Real{1};
+  if constexpr (!kDropout) return 1;
+  if constexpr (sizeof(Real) == sizeof(float)) return a.dropout_factor;
+  return Real{256} / static_cast<Real>(a.dropout_threshold);
 }
 template <bool kDropout>
 __device__ __forceinline__ bool is_kept(const AttentionArguments& a, int32_t batch, int32_t head,

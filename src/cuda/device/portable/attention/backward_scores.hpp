@@ -161,7 +161,8 @@ class PortableBackwardScores {
           const uint32_t low = i == 0 && !last ? drawn.word[0] : drawn.word[1];
           const uint32_t high = i == 0 && !last ? drawn.word[2] : drawn.word[3];
           const uint32_t mine = ptx::choose_bytes(low, high, own);
-          const uint32_t theirs = __shfl_xor_sync(0xffffffffu, ptx::choose_bytes(low, high, other), 4);
+          const uint32_t theirs =
+              __shfl_xor_sync(0xffffffffu, ptx::choose_bytes(low, high, other), 4);
           keep(odd == 0 ? mine : theirs, most, kept[i]);
           keep(odd == 0 ? theirs : mine, most, kept[i]);
         }
@@ -215,8 +216,10 @@ class PortableBackwardScores {
                                              score_row_of<C>(a_, rows_, query), key);
       const Real weight = hidden ? 0 : weight_from(scores[x], scales.score[r], addend, modifier);
       const bool keeps = !C.dropout || (kept >> kept_bit(x) & 1) != 0;
+      // grad_score, where dP of a dropped weight is 0, without a selection between its
+      // instructions.
       Real ds =
-          grad_score<V>(weight, keeps ? products[x] * (scales.product[r] * factor) : 0, delta);
+          V::mul(weight, keeps ? V::fma(products[x], scales.product[r] * factor, -delta) : -delta);
       if constexpr (!C.of_bias() && !M::kIdentity)
         ds = grad_product<V>(ds, score_log2<V>(scores[x], scales.score[r], modifier), modifier);
       scores[x] = keeps ? weight : 0;
