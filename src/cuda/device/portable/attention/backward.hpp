@@ -218,6 +218,7 @@ class PortableBackward : ProductsOf<C>::Type {
       Scores scores = {}, products = {};
       if (sees_any(step.column)) {
         draw(step);
+        begin_scores(stage, scores);
         multiply(at, scores, products);
         use_scores(i, step, stage, at, at + kSecondColumns, scores, products);
       } else if constexpr (C.adds_queries && kPlanes == 1) {
@@ -276,6 +277,7 @@ class PortableBackward : ProductsOf<C>::Type {
       Scores scores = {}, products = {};
       if (any) {
         draw(step);
+        begin_scores(stage, scores);
         multiply(at, scores, products);
       }
       if (i > 0) barriers.wait_ended(phase + i - 1);
@@ -338,6 +340,7 @@ class PortableBackward : ProductsOf<C>::Type {
       ptx::cp_async_commit();
       ptx::cp_async_wait<0>();
       __syncthreads();
+      if (depth == 0) begin_scores(0, scores);
       if (depth < C.key_dim) multiply_first(at, scores);
       if (depth < C.value_dim) multiply_second(at, products);
     }
@@ -418,15 +421,35 @@ class PortableBackward : ProductsOf<C>::Type {
       }
     }
   }
-  // The thread's bias of 16 rows, of those that are copied.
+  // use(x, elements x and x + 1), for the thread's bias of 16 rows.
+  template <class Use>
+  __device__ __forceinline__ void for_each_bias(int i, int stage, const Use& use) const {
+    BiasTile<C.bias, C.step_keys()>(memory_, address_, Block::bias_offset(stage), lane())
+        .template for_each_pair<C.of_keys(), C.own_columns() / 2>(row_warp() * C.rows + 16 * i,
+                                                                  own_column(), use);
+  }
+  // Scores before their products.
+  __device__ __forceinline__ void begin_scores(int stage, Scores& scores) const {
+    if constexpr (C.begins_with_bias()) {
+      const float unscale = kLog2E * ptx::approximate_reciprocal(scale_of_scores());
+#pragma unroll
+      for (int i = 0; i < kTiles; ++i)
+        for_each_bias(i, stage, [&](int x, float2 both) {
+          scores[i][x] = both.x * unscale;
+          scores[i][x + 1] = both.y * unscale;
+        });
+    }
+  }
   __device__ __forceinline__ ScoreBias<C> bias_of(int i, int stage) const {
     ScoreBias<C> bias{};
-    if constexpr (C.copies_bias())
-      BiasTile<C.bias, C.step_keys()>(memory_, address_, Block::bias_offset(stage), lane())
-          .template for_each_pair<C.of_keys(), C.own_columns() / 2>(
-              row_warp() * C.rows + 16 * i, own_column(),
-              [&](int x, float2 both) { bias.pair[x / 2] = both; });
+    if constexpr (ScoreBias<C>::kHas)
+      for_each_bias(i, stage, [&](int x, float2 both) { bias.pair[x / 2] = both; });
     return bias;
+  }
+  // To units of log2. A scale of 0 leaves bias, which is divided by a small number then.
+  __device__ __forceinline__ Real scale_of_scores() const {
+    const Real scale = scale_log2_of<Real>(a_);
+    return C.begins_with_bias() && scale == 0 ? Real(0x1p-60) : scale;
   }
   __device__ __forceinline__ RowScales<Real> scales_of(int i, int stage) const {
     if constexpr (kPlanes == 2) {  // which have the scale
@@ -434,7 +457,7 @@ class PortableBackward : ProductsOf<C>::Type {
       return row_scales(address_ + static_cast<uint32_t>(C.numbers_offset() + 8 * row),
                         column_numbers(stage), equal_columns_, lane());
     } else {
-      const Real scale = scale_log2_of<Real>(a_);
+      const Real scale = scale_of_scores();
       return {{scale, scale}, {1, 1}};
     }
   }
@@ -509,26 +532,36 @@ class PortableBackward : ProductsOf<C>::Type {
     return C.stores_bias && !clears && a_.grad_bias.data != nullptr;
   }
   // Stores eight neighbouring elements of a query, of keys of the block from `key` on.
-  __device__ __forceinline__ void store_bias_vector(int32_t head, int query, int key,
+  __device__ __forceinline__ void store_bias_vector(uint16_t* to, int query, int key,
                                                     const uint32_t (&words)[4]) const {
     const int count = own_.kv_len - own_.row - key;
-    uint16_t* const to = row_at<uint16_t>(a_.grad_bias, own_.batch, head, query) +
-                         (own_.row + key) * a_.grad_bias.stride[3];
     if (query >= own_.q_len || count <= 0) return;
     if (a_.bias_vectors) {
       *reinterpret_cast<uint4*>(to) = {words[0], words[1], words[2], words[3]};
       return;
     }
-#pragma unroll
-    for (int e = 0; e < 8; ++e)
-      if (e < count)
-        to[e * a_.grad_bias.stride[3]] = static_cast<uint16_t>(words[e / 2] >> (16 * (e % 2)));
+#pragma unroll 1
+    for (int e = 0; e < min(count, 8); ++e) {
+      const uint32_t word = e < 4 ? (e < 2 ? words[0] : words[1]) : e < 6 ? words[2] : words[3];
+      to[e * a_.grad_bias.stride[3]] = static_cast<uint16_t>(word >> (16 * (e % 2)));
+    }
+  }
+  __device__ __forceinline__ uint16_t* bias_vector(int32_t head, int query, int key) const {
+    return row_at<uint16_t>(a_.grad_bias, own_.batch, head, query) +
+           (own_.row + key) * a_.grad_bias.stride[3];
   }
   __device__ __forceinline__ void store_bias_of(int number, const Step& step) const {
-    if constexpr (C.stores_bias)
-      this->for_each_ds_vector(number, [&](int query, int key, const uint32_t(&words)[4]) {
-        store_bias_vector(step.head, step.column + query, key, words);
-      });
+    if constexpr (C.stores_bias) {
+      const BiasVectors<C> vectors(address_, warp(), lane());
+      uint16_t* to = bias_vector(step.head, step.column + vectors.query(), vectors.key());
+#pragma unroll
+      for (int i = 0; i < vectors.kCount; ++i) {
+        uint32_t words[4];
+        vectors.load(number, i, words);
+        store_bias_vector(to, step.column + vectors.query(i), vectors.key(), words);
+        to += vectors.kStep * a_.grad_bias.stride[2];
+      }
+    }
   }
   // Of queries that no step visits.
   __device__ __forceinline__ void clear_skipped_bias() const {
@@ -540,7 +573,8 @@ class PortableBackward : ProductsOf<C>::Type {
 #pragma unroll 1
       for (int i = static_cast<int>(threadIdx.x); i < count * kEights; i += C.threads()) {
         const int row = i / kEights;
-        store_bias_vector(head, row < before ? row : row - before + end, i % kEights * 8, {});
+        const int query = row < before ? row : row - before + end, key = i % kEights * 8;
+        store_bias_vector(bias_vector(head, query, key), query, key, {});
       }
   }
   __device__ __forceinline__ void sum_units() {

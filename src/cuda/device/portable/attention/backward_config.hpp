@@ -156,6 +156,10 @@ struct PortableBackwardConfig {
                                  2 * ds_bytes() + kMostOthers <=
                              kLeastShared);
   }
+  // Products of scores are added to bias that is divided by the scale.
+  constexpr bool begins_with_bias() const {
+    return copies_bias() && modifier == ScoreModifierKind::kNone;
+  }
   static constexpr int kMostOthers = 1024;  // of what follows the tiles
   constexpr int both_bytes() const { return column_bytes(key_dim) + column_bytes(value_dim); }
   constexpr int stage_bytes() const {

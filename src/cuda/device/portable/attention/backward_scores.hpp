@@ -118,10 +118,11 @@ __device__ __forceinline__ SeenColumns seen_columns(const BackwardRows& rows, in
   return seen;
 }
 
-// A thread's bias of 16 rows, if C.copies_bias().
+// A thread's bias of 16 rows, where it is copied and scores do not begin with it.
 template <PortableBackwardConfig C>
 struct ScoreBias {
-  float2 pair[C.copies_bias() ? C.own_columns() / 4 : 1];
+  static constexpr bool kHas = C.copies_bias() && !C.begins_with_bias();
+  float2 pair[kHas ? C.own_columns() / 4 : 1];
 };
 
 // The chain for the rows of a warp from `row` on and columns from `column` on, in a query head.
@@ -208,9 +209,9 @@ class PortableBackwardScores {
       const QueryStatistics<Real> both = statistics(x / 4, r);
       const Real delta = both.delta[x % 2];
       Real addend = -both.lse[x % 2];
-      if constexpr (C.copies_bias())
+      if constexpr (ScoreBias<C>::kHas)
         addend += (x % 2 == 0 ? bias.pair[x / 2].x : bias.pair[x / 2].y) * kLog2E;
-      else if constexpr (C.bias != DType::kNone)
+      else if constexpr (C.bias != DType::kNone && !C.copies_bias())
         addend += hidden ? 0
                          : bias_log2<C.bias>(a_, rows_.batch, head_,
                                              score_row_of<C>(a_, rows_, query), key);

@@ -53,11 +53,6 @@ class PortableBackwardWarps : protected PortableBackwardBlock<C> {
   __device__ __forceinline__ void add_queries(int step, float* to) const {
     QuerySums<C>(memory_, address_, warp(), lane()).add(step, 0, to);
   }
-  // After a barrier: of the step, store(query, key, dS of eight keys).
-  template <class Store>
-  __device__ __forceinline__ void for_each_ds_vector(int step, const Store& store) const {
-    QuerySums<C>(memory_, address_, warp(), lane()).for_each_vector(step, store);
-  }
   // For planes: adds the product of a step's dS, times the factors of its queries, to the sums of
   // those. All warps call it.
   __device__ __forceinline__ void add_plane_queries(int stage, const Scores& ds, float* to) const {

@@ -115,6 +115,10 @@ struct PortableForwardConfig {
   constexpr bool copies_bias() const {
     return bias != DType::kNone && bias_offset() + 2 * bias_bytes() + kOthers <= kLeastShared;
   }
+  // Products are added to bias that is divided by the scale, which the exponential multiplies by.
+  constexpr bool begins_with_bias() const {
+    return copies_bias() && planes() == 1 && !scale_first && modifier == ScoreModifierKind::kNone;
+  }
   constexpr int tile_bytes() const {
     return max(bias_offset() + (copies_bias() ? 2 * bias_bytes() : 0), out_bytes());
   }

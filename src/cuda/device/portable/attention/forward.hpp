@@ -214,6 +214,7 @@ class PortableForward {
       const bool needs_mask = rules(0).needs_mask(own_, n);
       if constexpr (C.streams()) {
         Scores scores = {};
+        if (visits) begin_scores(n, scores);
 #pragma unroll 1
         for (int column = 0; column < C.key_dim; column += C.depth()) {
           if (column > 0) __syncthreads();  // all warps are done with the chunk before
@@ -227,6 +228,7 @@ class PortableForward {
         if (visits) softmax_and_values(n, needs_mask, scores);
       } else if (visits) {
         Scores scores = {};
+        begin_scores(n, scores);
         multiply_keys(n % 2, scores);
         if constexpr (C.copies_late()) copy_next();
         softmax_and_values(n, needs_mask, scores);
@@ -314,13 +316,23 @@ class PortableForward {
     const int own = lane();
     return {a_, (C.packs ? warp() * C.rows : 0) + 16 * i + own / 4, own};
   }
-  template <class Pairs>
-  __device__ __forceinline__ void load_bias(int i, int n, Pairs& pairs) const {
+  // use(x, elements x and x + 1), of 16 rows.
+  template <class Use>
+  __device__ __forceinline__ void for_each_bias(int i, int n, const Use& use) const {
     BiasTile<C.bias, C.keys>(memory_, address_, bias_offset(n), lane())
-        .template for_each_pair<false, C.keys / 2>(warp() * C.rows + 16 * i, 0,
-                                                   [&](int x, float2 both) {
-                                                     pairs.at[x / 2 % 2][x / 4] = {both.x, both.y};
-                                                   });
+        .template for_each_pair<false, C.keys / 2>(warp() * C.rows + 16 * i, 0, use);
+  }
+  // Scores before their products: while those of the tile before with its values may still run.
+  __device__ __forceinline__ void begin_scores(int n, Scores& scores) const {
+    if constexpr (C.begins_with_bias()) {
+      const float unscale = kLog2E * ptx::approximate_reciprocal(a_.scale_log2);
+#pragma unroll
+      for (int i = 0; i < kTiles; ++i)
+        for_each_bias(i, n, [&](int x, float2 both) {
+          scores[i][x] = both.x * unscale;
+          scores[i][x + 1] = both.y * unscale;
+        });
+    }
   }
   // The tiles of 16 rows go through each part together, so that one hides the latencies of the
   // other.
@@ -335,7 +347,10 @@ class PortableForward {
 #pragma unroll
       for (int i = 0; i < kTiles; ++i) {
         operands[i] = rules(i).load(own_, n, masks);
-        if constexpr (C.copies_bias()) load_bias(i, n, operands[i].bias);
+        if constexpr (C.copies_bias() && !C.begins_with_bias())
+          for_each_bias(i, n, [&](int x, float2 both) {
+            operands[i].bias.at[x / 2 % 2][x / 4] = {both.x, both.y};
+          });
         rules(i).before_softmax(operands[i], scores[i]);
       }
     };
