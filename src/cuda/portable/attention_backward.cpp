@@ -2,6 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cuda/portable/attention_backward.hpp"
 
+#include <algorithm>
+#include <iterator>
+
 #include "cuda/attention/arguments.hpp"
 #include "cuda/portable/attention.hpp"
 #include "cuda/runtime/kernel_name.hpp"
@@ -65,12 +68,12 @@ bool adds_queries(const AttentionProblem& problem, int32_t shared_bytes) {
 
 // Whether dS, in the type of the bias, is its gradient where blocks add dQ.
 bool stores_bias(const AttentionProblem& problem, int32_t shared_bytes) {
-  const BiasTiles bias = divide_bias(problem, 1, 1);
+  const int64_t whole[] = {problem.batch, problem.heads, problem.q_len, problem.kv_len};
   return problem.grad_bias && adds_queries(problem, shared_bytes) && size_of(problem.dtype) == 2 &&
          problem.bias_dtype == problem.dtype && !problem.accumulate_bias &&
          problem.modifier.kind == ScoreModifierKind::kNone && !has_lengths(problem) &&
-         !problem.max_lengths && problem.rows.all() && !bias.sums_batch && !bias.sums_heads &&
-         !bias.sums_queries && !bias.sums_keys;
+         !problem.max_lengths && problem.rows.all() &&
+         std::equal(std::begin(whole), std::end(whole), problem.bias_shape);
 }
 
 // The workspace, in bytes: lse and delta of blocks of queries, sums of dQ, counters of splits,
@@ -88,7 +91,7 @@ Layout lay_out(const AttentionProblem& problem) {
   if (adds_queries(problem, 1 << 30))  // whatever the GPU has
     layout.arrived += rows * static_cast<size_t>(dim_of(problem.head_dim) * sum_bytes);
   layout.split_sums = layout.planes = layout.arrived;
-  if (!problem.grad_bias) return layout;
+  if (!problem.grad_bias || stores_bias(problem, kLeastShared)) return layout;
   const PortableBackwardConfig config =
       choose_portable_attention_backward(problem, GradientsOf::kBias, kLeastShared);
   const BiasTiles tiles = divide_bias(problem, config.queries, config.keys());

@@ -43,6 +43,7 @@
 
 #include "cuda/device/attention/backward_fixup.hpp"
 #include "cuda/device/attention/bias_split.hpp"
+#include "cuda/device/portable/attention/backward_bias.hpp"
 #include "cuda/device/portable/attention/backward_halves.hpp"
 #include "cuda/device/portable/attention/backward_pairs.hpp"
 #include "cuda/device/portable/attention/backward_prepare.hpp"
@@ -156,7 +157,8 @@ class PortableBackward : ProductsOf<C>::Type {
 
   __device__ __forceinline__ void mainloop(bool clears) {
     this->clear_gradients();
-    if (stores_bias(clears)) clear_skipped_bias();
+    if constexpr (C.stores_bias)
+      if (stores_bias(clears)) BiasGradient<C>(a_, own_, address_, warp(), lane()).clear_skipped();
     const int steps = (own_.end - own_.first) * (C.of_keys() ? a_.group : 1);
     if (steps == 0) return;
     if constexpr (C.streams()) {
@@ -531,51 +533,9 @@ class PortableBackward : ProductsOf<C>::Type {
     static_assert(!C.stores_bias || (C.adds_queries && kPlanes == 1 && !C.unaligned()));
     return C.stores_bias && !clears && a_.grad_bias.data != nullptr;
   }
-  // Stores eight neighbouring elements of a query, of keys of the block from `key` on.
-  __device__ __forceinline__ void store_bias_vector(uint16_t* to, int query, int key,
-                                                    const uint32_t (&words)[4]) const {
-    const int count = own_.kv_len - own_.row - key;
-    if (query >= own_.q_len || count <= 0) return;
-    if (a_.bias_vectors) {
-      *reinterpret_cast<uint4*>(to) = {words[0], words[1], words[2], words[3]};
-      return;
-    }
-#pragma unroll 1
-    for (int e = 0; e < min(count, 8); ++e) {
-      const uint32_t word = e < 4 ? (e < 2 ? words[0] : words[1]) : e < 6 ? words[2] : words[3];
-      to[e * a_.grad_bias.stride[3]] = static_cast<uint16_t>(word >> (16 * (e % 2)));
-    }
-  }
-  __device__ __forceinline__ uint16_t* bias_vector(int32_t head, int query, int key) const {
-    return row_at<uint16_t>(a_.grad_bias, own_.batch, head, query) +
-           (own_.row + key) * a_.grad_bias.stride[3];
-  }
   __device__ __forceinline__ void store_bias_of(int number, const Step& step) const {
-    if constexpr (C.stores_bias) {
-      const BiasVectors<C> vectors(address_, warp(), lane());
-      uint16_t* to = bias_vector(step.head, step.column + vectors.query(), vectors.key());
-#pragma unroll
-      for (int i = 0; i < vectors.kCount; ++i) {
-        uint32_t words[4];
-        vectors.load(number, i, words);
-        store_bias_vector(to, step.column + vectors.query(i), vectors.key(), words);
-        to += vectors.kStep * a_.grad_bias.stride[2];
-      }
-    }
-  }
-  // Of queries that no step visits.
-  __device__ __forceinline__ void clear_skipped_bias() const {
-    constexpr int kEights = C.block_rows() / 8;
-    const int before = min(own_.first * C.columns, own_.q_len), end = own_.end * C.columns;
-    const int count = before + max(own_.q_len - end, 0);
-#pragma unroll 1
-    for (int head = own_.head; head < own_.head + a_.group; ++head)
-#pragma unroll 1
-      for (int i = static_cast<int>(threadIdx.x); i < count * kEights; i += C.threads()) {
-        const int row = i / kEights;
-        const int query = row < before ? row : row - before + end, key = i % kEights * 8;
-        store_bias_vector(bias_vector(head, query, key), query, key, {});
-      }
+    if constexpr (C.stores_bias)
+      BiasGradient<C>(a_, own_, address_, warp(), lane()).store(number, step.head, step.column);
   }
   __device__ __forceinline__ void sum_units() {
     const BiasSplit<C> split(a_, static_cast<int32_t>(blockIdx.x));

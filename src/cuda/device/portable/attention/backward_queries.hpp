@@ -123,36 +123,4 @@ class QuerySums {
   const int warp_, lane_;
 };
 
-// dS of a step in vectors of eight keys of a query, as the gradient of bias has them in memory: a
-// thread has kCount, of every kStep-th query. Matrix m of a load has keys 2 m and 2 m + 1 of each
-// eight, so that a thread gets the pairs of one eight; C.ds_gap() puts them into different banks.
-template <PortableBackwardConfig C>
-class BiasVectors : QuerySums<C> {
-  using Base = QuerySums<C>;
-  using Base::address_, Base::warp_, Base::lane_;
-  static constexpr int kGroups = C.block_rows() / 32;  // of keys
-  static_assert(C.warps % kGroups == 0);
-
- public:
-  static constexpr int kStep = C.warps / kGroups * 8, kCount = C.columns / kStep;
-
-  __device__ __forceinline__ BiasVectors(uint32_t address, int warp, int lane)
-      : Base(nullptr, address, warp, lane) {}
-
-  __device__ __forceinline__ int query(int i = 0) const { return first() + i * kStep + lane_ / 4; }
-  __device__ __forceinline__ int key() const { return warp_ % kGroups * 32 + lane_ % 4 * 8; }
-  // Behind a barrier.
-  __device__ __forceinline__ void load(int step, int i, uint32_t (&words)[4]) const {
-    const int row = lane_ % 8;
-    const int key = warp_ % kGroups * 32 + row / 2 * 8 + 2 * (lane_ / 8) + row % 2;
-    ptx::ldmatrix_x4_trans(
-        address_ + static_cast<uint32_t>(Base::offset(step) + Base::line(key) +
-                                         Base::vector(key, (first() + i * kStep) / 8)),
-        words);
-  }
-
- private:
-  __device__ __forceinline__ int first() const { return warp_ / kGroups * 8; }
-};
-
 }  // namespace perseid::internal::cuda

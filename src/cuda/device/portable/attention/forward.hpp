@@ -42,8 +42,8 @@
 #include "cuda/device/attention/combine.hpp"
 #include "cuda/device/attention/forward_scores.hpp"
 #include "cuda/device/attention/row_fixup.hpp"
-#include "cuda/device/portable/attention/bias_tile.hpp"
 #include "cuda/device/portable/attention/config.hpp"
+#include "cuda/device/portable/attention/forward_bias.hpp"
 #include "cuda/device/portable/attention/forward_planes.hpp"
 #include "cuda/device/portable/attention/planes.hpp"
 #include "cuda/device/portable/attention/rows_copy.hpp"
@@ -96,8 +96,6 @@ class PortableForward {
   using QueryCopy = TileCopy<C.operand(), C.block_rows(), kPlanes * C.depth(), C.threads>;
   using KeyCopy = TileCopy<C.operand(), C.keys, kPlanes * C.depth(), C.threads>;
   using ValueCopy = TileCopy<C.operand(), C.keys, kPlanes * C.columns(), C.threads>;
-  using BiasCopy =
-      TileCopy<C.copies_bias() ? C.bias : C.operand(), C.block_rows(), C.keys, C.threads>;
   using Scores = float[kTiles][C.keys / 2];
 
   // Read again each time: what follows from it takes no registers in between.
@@ -166,13 +164,11 @@ class PortableForward {
       key.copy(memory_, address_, kKey + stage * C.key_bytes(), n * C.keys, tile.kv_len,
                kPlanes * column);
     };
-    const BiasCopy bias(a_.bias, tile.batch, tile.head, score_row_of<C>(a_, tile, 0), a_.kv_len,
-                        a_.bias.vectors);
+    const ForwardBias<C> bias(a_, tile);
     const auto copy_value = [&](int n) {
       value.copy(memory_, address_, value_offset(n), n * C.keys, tile.kv_len,
                  kPlanes * first_column_);
-      if constexpr (C.copies_bias())
-        bias.copy(memory_, address_, bias_offset(n), tile.query, tile.q_len, n * C.keys);
+      bias.copy(memory_, address_, tile, n);
       if constexpr (kOfPlanes) copy_numbers(tile, kv_entry, n);
     };
     const auto copy_query = [&](int column = 0) {
@@ -214,7 +210,7 @@ class PortableForward {
       const bool needs_mask = rules(0).needs_mask(own_, n);
       if constexpr (C.streams()) {
         Scores scores = {};
-        if (visits) begin_scores(n, scores);
+        if (visits) bias_of_rows(n).begin(a_, scores);
 #pragma unroll 1
         for (int column = 0; column < C.key_dim; column += C.depth()) {
           if (column > 0) __syncthreads();  // all warps are done with the chunk before
@@ -228,7 +224,7 @@ class PortableForward {
         if (visits) softmax_and_values(n, needs_mask, scores);
       } else if (visits) {
         Scores scores = {};
-        begin_scores(n, scores);
+        bias_of_rows(n).begin(a_, scores);
         multiply_keys(n % 2, scores);
         if constexpr (C.copies_late()) copy_next();
         softmax_and_values(n, needs_mask, scores);
@@ -237,9 +233,6 @@ class PortableForward {
   }
   static __device__ __forceinline__ int value_offset(int n) {
     return kValue + n % 2 * C.value_bytes();
-  }
-  static __device__ __forceinline__ int bias_offset(int n) {
-    return C.bias_offset() + n % 2 * C.bias_bytes();
   }
   __device__ __forceinline__ uint32_t numbers_at(int n) const {
     return address_ + static_cast<uint32_t>(kNumbers + n % 2 * C.number_bytes());
@@ -316,23 +309,8 @@ class PortableForward {
     const int own = lane();
     return {a_, (C.packs ? warp() * C.rows : 0) + 16 * i + own / 4, own};
   }
-  // use(x, elements x and x + 1), of 16 rows.
-  template <class Use>
-  __device__ __forceinline__ void for_each_bias(int i, int n, const Use& use) const {
-    BiasTile<C.bias, C.keys>(memory_, address_, bias_offset(n), lane())
-        .template for_each_pair<false, C.keys / 2>(warp() * C.rows + 16 * i, 0, use);
-  }
-  // Scores before their products: while those of the tile before with its values may still run.
-  __device__ __forceinline__ void begin_scores(int n, Scores& scores) const {
-    if constexpr (C.begins_with_bias()) {
-      const float unscale = kLog2E * ptx::approximate_reciprocal(a_.scale_log2);
-#pragma unroll
-      for (int i = 0; i < kTiles; ++i)
-        for_each_bias(i, n, [&](int x, float2 both) {
-          scores[i][x] = both.x * unscale;
-          scores[i][x + 1] = both.y * unscale;
-        });
-    }
+  __device__ __forceinline__ BiasOfRows<C> bias_of_rows(int n) const {
+    return {memory_, address_, warp() * C.rows, n, lane()};
   }
   // The tiles of 16 rows go through each part together, so that one hides the latencies of the
   // other.
@@ -348,9 +326,7 @@ class PortableForward {
       for (int i = 0; i < kTiles; ++i) {
         operands[i] = rules(i).load(own_, n, masks);
         if constexpr (C.copies_bias() && !C.begins_with_bias())
-          for_each_bias(i, n, [&](int x, float2 both) {
-            operands[i].bias.at[x / 2 % 2][x / 4] = {both.x, both.y};
-          });
+          bias_of_rows(n).load(i, operands[i].bias);
         rules(i).before_softmax(operands[i], scores[i]);
       }
     };
