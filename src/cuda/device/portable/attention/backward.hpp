@@ -48,6 +48,7 @@
 #include "cuda/device/portable/attention/backward_pairs.hpp"
 #include "cuda/device/portable/attention/backward_prepare.hpp"
 #include "cuda/device/portable/attention/backward_warps.hpp"
+#include "cuda/device/portable/attention/bias_tile.hpp"
 #include "cuda/device/portable/attention/planes.hpp"
 #include "cuda/device/ptx/dependency.hpp"
 #include "cuda/device/ptx/memory.hpp"
@@ -410,48 +411,38 @@ class PortableBackward : ProductsOf<C>::Type {
           const Pair delta = *reinterpret_cast<const Pair*>(shared + C.columns + 8 * j);
           return QueryStatistics<Real>{{lse.x, lse.y}, {delta.x, delta.y}};
         };
-        chain.template compute<kMasks>(i, of_columns, bias_of(i, stage), kept_[i],
-                                       scales_of(i, stage), scores[i], products[i]);
+        chain.template compute<kMasks>(i, of_columns, kept_[i], scales_of(i, stage), scores[i],
+                                       products[i]);
       } else {
         QueryStatistics<Real> own[2];
 #pragma unroll
         for (int r = 0; r < 2; ++r)
           own[r] = statistics_of(warp_row() + 16 * i + 8 * r + lane() / 4);
         const auto of_rows = [&](int, int r) { return own[r]; };
-        chain.template compute<kMasks>(i, of_rows, bias_of(i, stage), kept_[i], scales_of(i, stage),
-                                       scores[i], products[i]);
+        chain.template compute<kMasks>(i, of_rows, kept_[i], scales_of(i, stage), scores[i],
+                                       products[i]);
       }
     }
   }
-  // use(x, elements x and x + 1), for the thread's bias of 16 rows.
-  template <class Use>
-  __device__ __forceinline__ void for_each_bias(int i, int stage, const Use& use) const {
-    BiasTile<C.bias, C.step_keys()>(memory_, address_, Block::bias_offset(stage), lane())
-        .template for_each_pair<C.of_keys(), C.own_columns() / 2>(row_warp() * C.rows + 16 * i,
-                                                                  own_column(), use);
-  }
-  // Scores before their products.
+  // Scores before their products, which are added to bias.
   __device__ __forceinline__ void begin_scores(int stage, Scores& scores) const {
-    if constexpr (C.begins_with_bias()) {
+    if constexpr (C.copies_bias()) {
       const float unscale = kLog2E * ptx::approximate_reciprocal(scale_of_scores());
+      const BiasTile<C.bias, C.step_keys()> bias(memory_, address_, Block::bias_offset(stage),
+                                                 lane());
 #pragma unroll
       for (int i = 0; i < kTiles; ++i)
-        for_each_bias(i, stage, [&](int x, float2 both) {
-          scores[i][x] = both.x * unscale;
-          scores[i][x + 1] = both.y * unscale;
-        });
+        bias.template for_each_pair<C.of_keys(), C.own_columns() / 2>(
+            row_warp() * C.rows + 16 * i, own_column(), [&](int x, float2 both) {
+              scores[i][x] = both.x * unscale;
+              scores[i][x + 1] = both.y * unscale;
+            });
     }
-  }
-  __device__ __forceinline__ ScoreBias<C> bias_of(int i, int stage) const {
-    ScoreBias<C> bias{};
-    if constexpr (ScoreBias<C>::kHas)
-      for_each_bias(i, stage, [&](int x, float2 both) { bias.pair[x / 2] = both; });
-    return bias;
   }
   // To units of log2. A scale of 0 leaves bias, which is divided by a small number then.
   __device__ __forceinline__ Real scale_of_scores() const {
     const Real scale = scale_log2_of<Real>(a_);
-    return C.begins_with_bias() && scale == 0 ? Real(0x1p-60) : scale;
+    return C.copies_bias() && scale == 0 ? Real(0x1p-60) : scale;
   }
   __device__ __forceinline__ RowScales<Real> scales_of(int i, int stage) const {
     if constexpr (kPlanes == 2) {  // which have the scale

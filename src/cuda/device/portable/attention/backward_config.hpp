@@ -148,17 +148,14 @@ struct PortableBackwardConfig {
   constexpr int step_queries() const { return of_keys() ? columns : block_rows(); }
   constexpr int step_keys() const { return of_keys() ? block_rows() : columns; }
   constexpr int bias_bytes() const { return bias_tile_bytes(bias, step_queries(), step_keys()); }
-  // Bias of 16 bits comes with the columns, if there is room for it in blocks that every GPU has;
-  // else threads read its elements.
+  // Bias comes with the columns, if there is room for it in blocks that every GPU has, and products
+  // of scores are added to bias that is divided by the scale; else threads read its elements.
   constexpr bool copies_bias() const {
     return bias != DType::kNone && units() == 1 && (!streams() || of_bias()) &&
+           modifier == ScoreModifierKind::kNone &&
            (warps > 4 || columns_offset() + stages() * (both_bytes() + bias_bytes()) +
                                  2 * ds_bytes() + kMostOthers <=
                              kLeastShared);
-  }
-  // Products of scores are added to bias that is divided by the scale.
-  constexpr bool begins_with_bias() const {
-    return copies_bias() && modifier == ScoreModifierKind::kNone;
   }
   static constexpr int kMostOthers = 1024;  // of what follows the tiles
   constexpr int both_bytes() const { return column_bytes(key_dim) + column_bytes(value_dim); }

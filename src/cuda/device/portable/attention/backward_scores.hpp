@@ -11,7 +11,6 @@
 #include "cuda/device/attention/score_rules.hpp"
 #include "cuda/device/attention/softmax.hpp"
 #include "cuda/device/portable/attention/backward_config.hpp"
-#include "cuda/device/portable/attention/bias_tile.hpp"
 #include "cuda/device/raster_order.hpp"
 #include "math/score_chain.hpp"
 
@@ -118,13 +117,6 @@ __device__ __forceinline__ SeenColumns seen_columns(const BackwardRows& rows, in
   return seen;
 }
 
-// A thread's bias of 16 rows, where it is copied and scores do not begin with it.
-template <PortableBackwardConfig C>
-struct ScoreBias {
-  static constexpr bool kHas = C.copies_bias() && !C.begins_with_bias();
-  float2 pair[kHas ? C.own_columns() / 4 : 1];
-};
-
 // The chain for the rows of a warp from `row` on and columns from `column` on, in a query head.
 template <PortableBackwardConfig C>
 class PortableBackwardScores {
@@ -188,8 +180,7 @@ class PortableBackwardScores {
   // dP to dS, or of bias to its gradient; 0 where the query does not see the key, whatever the
   // products hold. statistics(j, r): of eight columns j, the thread's two in row r.
   template <bool kMasks, class Statistics>
-  __device__ __forceinline__ void compute(int i, const Statistics& statistics,
-                                          const ScoreBias<C>& bias, uint32_t kept,
+  __device__ __forceinline__ void compute(int i, const Statistics& statistics, uint32_t kept,
                                           const RowScales<Real>& scales, Real (&scores)[kCount],
                                           Real (&products)[kCount]) const {
     uint32_t seen[2] = {~0u, ~0u};
@@ -209,9 +200,7 @@ class PortableBackwardScores {
       const QueryStatistics<Real> both = statistics(x / 4, r);
       const Real delta = both.delta[x % 2];
       Real addend = -both.lse[x % 2];
-      if constexpr (ScoreBias<C>::kHas)
-        addend += (x % 2 == 0 ? bias.pair[x / 2].x : bias.pair[x / 2].y) * kLog2E;
-      else if constexpr (C.bias != DType::kNone && !C.copies_bias())
+      if constexpr (C.bias != DType::kNone && !C.copies_bias())
         addend += hidden ? 0
                          : bias_log2<C.bias>(a_, rows_.batch, head_,
                                              score_row_of<C>(a_, rows_, query), key);
