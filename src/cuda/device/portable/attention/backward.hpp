@@ -221,7 +221,6 @@ class PortableBackward : ProductsOf<C>::Type {
       Scores scores = {}, products = {};
       if (sees_any(step.column)) {
         draw(step);
-        begin_scores(stage, scores);
         multiply(at, scores, products);
         use_scores(i, step, stage, at, at + kSecondColumns, scores, products);
       } else if constexpr (C.adds_queries && kPlanes == 1) {
@@ -280,7 +279,6 @@ class PortableBackward : ProductsOf<C>::Type {
       Scores scores = {}, products = {};
       if (any) {
         draw(step);
-        begin_scores(stage, scores);
         multiply(at, scores, products);
       }
       if (i > 0) barriers.wait_ended(phase + i - 1);
@@ -343,7 +341,6 @@ class PortableBackward : ProductsOf<C>::Type {
       ptx::cp_async_commit();
       ptx::cp_async_wait<0>();
       __syncthreads();
-      if (depth == 0) begin_scores(0, scores);
       if (depth < C.key_dim) multiply_first(at, scores);
       if (depth < C.value_dim) multiply_second(at, products);
     }
@@ -411,38 +408,28 @@ class PortableBackward : ProductsOf<C>::Type {
           const Pair delta = *reinterpret_cast<const Pair*>(shared + C.columns + 8 * j);
           return QueryStatistics<Real>{{lse.x, lse.y}, {delta.x, delta.y}};
         };
-        chain.template compute<kMasks>(i, of_columns, kept_[i], scales_of(i, stage), scores[i],
-                                       products[i]);
+        chain.template compute<kMasks>(i, of_columns, bias_of(i, stage), kept_[i],
+                                       scales_of(i, stage), scores[i], products[i]);
       } else {
         QueryStatistics<Real> own[2];
 #pragma unroll
         for (int r = 0; r < 2; ++r)
           own[r] = statistics_of(warp_row() + 16 * i + 8 * r + lane() / 4);
         const auto of_rows = [&](int, int r) { return own[r]; };
-        chain.template compute<kMasks>(i, of_rows, kept_[i], scales_of(i, stage), scores[i],
-                                       products[i]);
+        chain.template compute<kMasks>(i, of_rows, bias_of(i, stage), kept_[i], scales_of(i, stage),
+                                       scores[i], products[i]);
       }
     }
   }
-  // Scores before their products, which are added to bias.
-  __device__ __forceinline__ void begin_scores(int stage, Scores& scores) const {
-    if constexpr (C.copies_bias()) {
-      const float unscale = kLog2E * ptx::approximate_reciprocal(scale_of_scores());
-      const BiasTile<C.bias, C.step_keys()> bias(memory_, address_, Block::bias_offset(stage),
-                                                 lane());
-#pragma unroll
-      for (int i = 0; i < kTiles; ++i)
-        bias.template for_each_pair<C.of_keys(), C.own_columns() / 2>(
-            row_warp() * C.rows + 16 * i, own_column(), [&](int x, float2 both) {
-              scores[i][x] = both.x * unscale;
-              scores[i][x + 1] = both.y * unscale;
-            });
-    }
-  }
-  // To units of log2. A scale of 0 leaves bias, which is divided by a small number then.
-  __device__ __forceinline__ Real scale_of_scores() const {
-    const Real scale = scale_log2_of<Real>(a_);
-    return C.copies_bias() && scale == 0 ? Real(0x1p-60) : scale;
+  // The thread's bias of 16 rows.
+  __device__ __forceinline__ ScoreBias<C> bias_of(int i, int stage) const {
+    ScoreBias<C> bias{};
+    if constexpr (C.copies_bias())
+      BiasTile<C.bias, C.step_keys()>(memory_, address_, Block::bias_offset(stage), lane())
+          .template for_each_pair<C.of_keys(), C.own_columns() / 2>(
+              row_warp() * C.rows + 16 * i, own_column(),
+              [&](int x, float2 both) { bias.pair[x / 2] = both; });
+    return bias;
   }
   __device__ __forceinline__ RowScales<Real> scales_of(int i, int stage) const {
     if constexpr (kPlanes == 2) {  // which have the scale
@@ -450,7 +437,7 @@ class PortableBackward : ProductsOf<C>::Type {
       return row_scales(address_ + static_cast<uint32_t>(C.numbers_offset() + 8 * row),
                         column_numbers(stage), equal_columns_, lane());
     } else {
-      const Real scale = scale_of_scores();
+      const Real scale = scale_log2_of<Real>(a_);
       return {{scale, scale}, {1, 1}};
     }
   }

@@ -148,11 +148,10 @@ struct PortableBackwardConfig {
   constexpr int step_queries() const { return of_keys() ? columns : block_rows(); }
   constexpr int step_keys() const { return of_keys() ? block_rows() : columns; }
   constexpr int bias_bytes() const { return bias_tile_bytes(bias, step_queries(), step_keys()); }
-  // Bias comes with the columns, if there is room for it in blocks that every GPU has, and products
-  // of scores are added to bias that is divided by the scale; else threads read its elements.
+  // Bias comes with the columns, if there is room for it in blocks that every GPU has; else threads
+  // read its elements.
   constexpr bool copies_bias() const {
     return bias != DType::kNone && units() == 1 && (!streams() || of_bias()) &&
-           modifier == ScoreModifierKind::kNone &&
            (warps > 4 || columns_offset() + stages() * (both_bytes() + bias_bytes()) +
                                  2 * ds_bytes() + kMostOthers <=
                              kLeastShared);

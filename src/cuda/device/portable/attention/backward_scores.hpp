@@ -117,6 +117,12 @@ __device__ __forceinline__ SeenColumns seen_columns(const BackwardRows& rows, in
   return seen;
 }
 
+// A thread's bias of 16 rows, if C.copies_bias().
+template <PortableBackwardConfig C>
+struct ScoreBias {
+  float2 pair[C.copies_bias() ? C.own_columns() / 4 : 1];
+};
+
 // The chain for the rows of a warp from `row` on and columns from `column` on, in a query head.
 template <PortableBackwardConfig C>
 class PortableBackwardScores {
@@ -180,7 +186,8 @@ class PortableBackwardScores {
   // dP to dS, or of bias to its gradient; 0 where the query does not see the key, whatever the
   // products hold. statistics(j, r): of eight columns j, the thread's two in row r.
   template <bool kMasks, class Statistics>
-  __device__ __forceinline__ void compute(int i, const Statistics& statistics, uint32_t kept,
+  __device__ __forceinline__ void compute(int i, const Statistics& statistics,
+                                          const ScoreBias<C>& bias, uint32_t kept,
                                           const RowScales<Real>& scales, Real (&scores)[kCount],
                                           Real (&products)[kCount]) const {
     uint32_t seen[2] = {~0u, ~0u};
@@ -200,7 +207,9 @@ class PortableBackwardScores {
       const QueryStatistics<Real> both = statistics(x / 4, r);
       const Real delta = both.delta[x % 2];
       Real addend = -both.lse[x % 2];
-      if constexpr (C.bias != DType::kNone && !C.copies_bias())
+      if constexpr (C.copies_bias())
+        addend += (x % 2 == 0 ? bias.pair[x / 2].x : bias.pair[x / 2].y) * kLog2E;
+      else if constexpr (C.bias != DType::kNone)
         addend += hidden ? 0
                          : bias_log2<C.bias>(a_, rows_.batch, head_,
                                              score_row_of<C>(a_, rows_, query), key);
