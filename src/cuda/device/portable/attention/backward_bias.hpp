@@ -32,7 +32,6 @@ class BiasGradient : QuerySums<C> {
     const int line = keys + row / 2 * 8 + 2 * (lane_ / 8) + row % 2;
     const int key = keys + lane_ % 4 * 8;
     int query = column + first + lane_ / 4;
-    uint16_t* to = at(head, query, key);
 #pragma unroll
     for (int q = 0; q < C.columns; q += kStep) {
       uint32_t words[4];
@@ -40,9 +39,8 @@ class BiasGradient : QuerySums<C> {
           address_ + static_cast<uint32_t>(Base::offset(step) + Base::line(line) +
                                            Base::vector(line, (first + q) / 8)),
           words);
-      store_vector(to, query, key, words);
+      store_vector(at(head, query, key), query, key, words);
       query += kStep;
-      to += kStep * a_.grad_bias.stride[2];
     }
   }
   // Stores zeros for queries that no step visits.
@@ -74,11 +72,10 @@ class BiasGradient : QuerySums<C> {
       *reinterpret_cast<uint4*>(to) = {words[0], words[1], words[2], words[3]};
       return;
     }
-#pragma unroll 1
-    for (int e = 0; e < min(count, 8); ++e) {
-      const uint32_t word = e < 4 ? (e < 2 ? words[0] : words[1]) : e < 6 ? words[2] : words[3];
-      to[e * a_.grad_bias.stride[3]] = static_cast<uint16_t>(word >> (16 * (e % 2)));
-    }
+#pragma unroll
+    for (int e = 0; e < 8; ++e)
+      if (e < count)
+        to[e * a_.grad_bias.stride[3]] = static_cast<uint16_t>(words[e / 2] >> (16 * (e % 2)));
   }
 
   const PortableBackwardArguments& a_;
