@@ -106,21 +106,21 @@ TEST_F(NcclAttentionOnNvlink, ComputesWhileNcclSends) {
   start(2, [&](int32_t rank) {
     alarm(120);
     const Group group = group_of(rank);
-    Problem problem = square(16384, 128, {.heads = 16, .kv_heads = 4});
+    const Group staged = staged_group_of(rank, 2);
+    Problem problem = square(16384, 128, {.heads = 32, .kv_heads = 4});
     problem.dtype = perseid::bf16;
     const Tensors own = take(problem, make(problem, 1), rank);
     std::vector<Matrix> results;
-    for (const Fusion fusion : {Fusion::kUnfused, Fusion::kFused}) {
-      const OnRank on_rank(group, problem, own, fusion);
+    const auto time = [&](const char* what, const Group& of, Fusion fusion, int times) {
+      const OnRank on_rank(of, problem, own, fusion);
       if (rank == 0) printf("%s", on_rank.plan.explain().c_str());
       const TensorsOf<OnGpu> tensors = copy_to_gpu(on_rank.context, own);
       for (const bool backward : {false, true}) {
-        constexpr int kTimes = 20;
         int64_t from = 0;
-        for (int i = -3; i < kTimes; ++i) {
+        for (int i = -2; i < times; ++i) {
           if (i == 0) {
             on_rank.context.synchronize();
-            group.barrier();
+            of.barrier();
             from = now();
           }
           if (backward)
@@ -132,13 +132,19 @@ TEST_F(NcclAttentionOnNvlink, ComputesWhileNcclSends) {
         }
         on_rank.context.synchronize();
         if (rank == 0)
-          printf("%s, %s: %.0f us\n", backward ? "backward" : "forward",
-                 fusion == Fusion::kFused ? "fused" : "unfused", 1e6 * since(from) / kTimes);
+          printf("%s, %s: %.0f us\n", backward ? "backward" : "forward", what,
+                 1e6 * since(from) / times);
       }
       results.push_back(tensors.out.get());
       results.push_back(tensors.grad_key.get());
-    }
-    return results[0].bytes == results[2].bytes && results[1].bytes == results[3].bytes;
+    };
+    time("through hosts", staged, Fusion::kUnfused, 2);
+    setenv("PERSEID_TRANSPORT", "nccl", 1);
+    time("unfused", group, Fusion::kUnfused, 20);
+    time("fused", group, Fusion::kFused, 20);
+    for (size_t i = 2; i < results.size(); ++i)
+      if (results[i].bytes != results[i % 2].bytes) return false;
+    return true;
   });
   EXPECT_EQ(join(), std::vector<int>(2, 0));
 }
