@@ -75,8 +75,21 @@ bool have_bits_of_staged(int32_t rank, int32_t size, const Group& group) {
         const Tensors results = on_rank.run(problem, own);
         const auto same = [&](const char* name, const Matrix& result, const Matrix& wanted) {
           if (result.bytes == wanted.bytes) return;
-          fprintf(stderr, "rank %d, problem %zu, %s, run %d: %s differs\n", rank, number,
-                  fusion == Fusion::kFused ? "fused" : "unfused", repeat, name);
+          double largest = 0;
+          size_t count = 0, first = 0, last = 0;
+          const size_t elements = wanted.bytes.size() / static_cast<size_t>(bytes_of(wanted.dtype));
+          for (size_t i = 0; i < elements; ++i) {
+            const double off = std::abs(value_of(result, i) - value_of(wanted, i));
+            if (off == 0) continue;
+            if (count++ == 0) first = i;
+            last = i;
+            largest = std::max(largest, off);
+          }
+          fprintf(stderr,
+                  "rank %d, problem %zu, %s, run %d: %s differs, %zu of %zu, first %zu, last %zu, "
+                  "by at most %g\n",
+                  rank, number, fusion == Fusion::kFused ? "fused" : "unfused", repeat, name, count,
+                  elements, first, last, largest);
           right = false;
         };
         same("out", results.out, expected.out);

@@ -523,10 +523,10 @@ Status ContextAttentionPlan::forward(const perseid_context_attention_forward_arg
   const ReportedExecution reported(report_.get(), stream);
   const Sending sending{++epoch_, stream, args.record, report_.get()};
   Status status = send(operation, sending, key, value);
-  if (status.ok() && !fused_) status = keys_->launched(sending);
-  if (!status.ok()) return status;
-  status = attend(operation, args, sending, workspace);
-  if (fused_) {
+  const bool sent = status.ok();
+  if (sent && !fused_) status = keys_->launched(sending);
+  if (status.ok()) status = attend(operation, args, sending, workspace);
+  if (sent && fused_) {
     const Status launched = keys_->launched(sending);
     if (status.ok()) status = launched;
   }

@@ -46,8 +46,7 @@ Status ContextAttentionPlan::backward(const perseid_context_attention_backward_a
     return stream_gradients(operation, sending, *args.attention, workspace, grad_key, grad_value);
   if (status.ok()) status = keys_->launched(sending);
   if (status.ok()) status = await_all(operation, sending);
-  if (!status.ok()) return status;
-  if (gradients_ != nullptr) status = gradients_->start(operation, sending);
+  if (status.ok() && gradients_ != nullptr) status = gradients_->start(operation, sending);
   // Where this rank's own arguments are refused, the others miss its part.
   if (status.ok()) status = differentiate(*args.attention, workspace, stream);
   const Status finished = keys_->finish(sending);
