@@ -351,7 +351,9 @@ TEST_F(NcclPlans, OfAttentionEndWhereARankDies) {
         const auto start = Clock::now();
         Status status;
         while (status.ok() && Clock::now() - start < 5s) {
-          status = backward ? attend->backward() : attend->forward();
+          // Several are in flight.
+          for (int i = 0; status.ok() && i < 4; ++i)
+            status = backward ? attend->backward() : attend->forward();
           if (status.ok()) status = cuda::synchronize(*member.device->gpu, nullptr);
         }
         attend.reset();
@@ -361,6 +363,29 @@ TEST_F(NcclPlans, OfAttentionEndWhereARankDies) {
         return status.code() == PERSEID_PEER_LOST && soon;
       });
       EXPECT_EQ(join(), (std::vector<int>{0, -SIGKILL})) << backward << " " << fusion;
+    }
+}
+
+// What NCCL refuses on a rank, of the exchanges that connect ranks and those of two executions. A
+// plan that goes has nothing in flight.
+TEST_F(NcclPlans, OfAttentionEndWhereNcclRefuses) {
+  for (const bool backward : {false, true})
+    for (int group = 2; group <= (backward ? 8 : 5); group += 3) {
+      start(2, [&](int32_t rank) {
+        const Member member(rank, 2);
+        auto attend = std::make_unique<Attend>(member, PERSEID_UNFUSED);
+        if (rank == 1) setenv("FAKE_NCCL", ("fail " + std::to_string(group)).c_str(), 1);
+        const auto start = Clock::now();
+        Status status;
+        for (int i = 0; status.ok() && i < 2; ++i)
+          status = backward ? attend->backward(200'000'000) : attend->forward(200'000'000);
+        status = outcome_of(member, std::move(status));
+        attend.reset();
+        const bool soon = Clock::now() - start < 1500ms;
+        if (status.ok() || !soon) fprintf(stderr, "rank %d: %s\n", rank, status.sentence().c_str());
+        return !status.ok() && soon;
+      });
+      EXPECT_EQ(join(), std::vector<int>(2, 0)) << backward << " " << group;
     }
 }
 
