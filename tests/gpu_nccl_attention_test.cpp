@@ -57,6 +57,22 @@ std::vector<Problem> problems_of(int32_t ranks) {
   return problems;
 }
 
+std::string difference(const Matrix& result, const Matrix& wanted) {
+  double largest = 0;
+  size_t count = 0, first = 0, last = 0;
+  const size_t elements = wanted.bytes.size() / static_cast<size_t>(bytes_of(wanted.dtype));
+  for (size_t i = 0; i < elements; ++i) {
+    const double off = std::abs(value_of(result, i) - value_of(wanted, i));
+    if (off == 0) continue;
+    if (count++ == 0) first = i;
+    last = i;
+    largest = std::max(largest, off);
+  }
+  return std::to_string(count) + " of " + std::to_string(elements) + ", from " +
+         std::to_string(first) + " to " + std::to_string(last) + ", by at most " +
+         std::to_string(largest);
+}
+
 bool have_bits_of_staged(int32_t rank, int32_t size, const Group& group) {
   alarm(300);
   const Group staged = staged_group_of(rank, size);
@@ -67,37 +83,26 @@ bool have_bits_of_staged(int32_t rank, int32_t size, const Group& group) {
     const Tensors own = take(problem, make(problem, 1), rank);
     setenv("PERSEID_TRANSPORT", "sockets", 1);
     const Tensors expected = OnRank(staged, problem, own).run(problem, own);
+    const auto compare = [&](const char* how, const Tensors& results) {
+      const auto same = [&](const char* name, const Matrix& result, const Matrix& wanted) {
+        if (result.bytes == wanted.bytes) return;
+        fprintf(stderr, "rank %d, problem %zu, %s: %s differs, %s\n", rank, number, how, name,
+                difference(result, wanted).c_str());
+        right = false;
+      };
+      same("out", results.out, expected.out);
+      same("lse", results.lse, expected.lse);
+      same("grad_query", results.grad_query, expected.grad_query);
+      same("grad_key", results.grad_key, expected.grad_key);
+      same("grad_value", results.grad_value, expected.grad_value);
+    };
+    compare("through hosts again", OnRank(staged, problem, own).run(problem, own));
     setenv("PERSEID_TRANSPORT", "nccl", 1);
     for (const Fusion fusion : {Fusion::kUnfused, Fusion::kFused}) {
       const OnRank on_rank(group, problem, own, fusion);
       EXPECT_STREQ(on_rank.plan.info().implementation, "cuda:nccl");
-      for (int repeat = 0; repeat < 3; ++repeat) {
-        const Tensors results = on_rank.run(problem, own);
-        const auto same = [&](const char* name, const Matrix& result, const Matrix& wanted) {
-          if (result.bytes == wanted.bytes) return;
-          double largest = 0;
-          size_t count = 0, first = 0, last = 0;
-          const size_t elements = wanted.bytes.size() / static_cast<size_t>(bytes_of(wanted.dtype));
-          for (size_t i = 0; i < elements; ++i) {
-            const double off = std::abs(value_of(result, i) - value_of(wanted, i));
-            if (off == 0) continue;
-            if (count++ == 0) first = i;
-            last = i;
-            largest = std::max(largest, off);
-          }
-          fprintf(stderr,
-                  "rank %d, problem %zu, %s, run %d: %s differs, %zu of %zu, first %zu, last %zu, "
-                  "by at most %g\n",
-                  rank, number, fusion == Fusion::kFused ? "fused" : "unfused", repeat, name, count,
-                  elements, first, last, largest);
-          right = false;
-        };
-        same("out", results.out, expected.out);
-        same("lse", results.lse, expected.lse);
-        same("grad_query", results.grad_query, expected.grad_query);
-        same("grad_key", results.grad_key, expected.grad_key);
-        same("grad_value", results.grad_value, expected.grad_value);
-      }
+      for (int repeat = 0; repeat < 3; ++repeat)
+        compare(fusion == Fusion::kFused ? "fused" : "unfused", on_rank.run(problem, own));
     }
   }
   return right && !testing::Test::HasFailure();
