@@ -317,6 +317,10 @@ Status ContextAttentionPlan::make_transports(const Operation& operation) {
   Status status = transport_of(device(), *group_).make_gather(site, gathered, *chunks_, &keys_);
   if (!status.ok()) return status;
   view(keys_->gathered(), dtype_, by_heads_, &gathered_);
+  // Before anything arrives.
+  if (device().gpu != nullptr)
+    if (status = group_->exchange(operation, clear_unread(), "", nullptr); !status.ok())
+      return status;
   epoch_ = group_->first_epoch() - 1;
   if (streams_ || group_attention_ != nullptr) {
     status = make_streamed(site);

@@ -94,6 +94,7 @@ class ContextAttentionPlan final : public op::Plan {
   void cut(const Tensor& key, const Tensor& value) const;
   void cut_by_heads(const Tensor& key, const Tensor& value) const;
   void add_by_heads(int32_t rank, int64_t group, std::vector<SentPart>* parts) const;
+  Status clear_unread() const;
   Status send(const Operation& operation, const Sending& sending, const Tensor& key,
               const Tensor& value) const;
   Status await_all(const Operation& operation, const Sending& sending) const;

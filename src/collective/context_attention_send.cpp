@@ -1,7 +1,10 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
 // What context-parallel attention sends of keys and values, and where it arrives.
+#include <algorithm>
+
 #include "collective/context_attention.hpp"
+#include "cuda/runtime/memory.hpp"
 
 namespace perseid::internal::collective {
 
@@ -61,6 +64,38 @@ void ContextAttentionPlan::add_by_heads(int32_t rank, int64_t group,
         .stride = {rows * both, both, 1}};
     parts->push_back({run.chunk, part, part, readers_[static_cast<size_t>(run.chunk)], group});
   });
+}
+
+// Keys and values that are not sent to this rank are hidden, and stay 0. What memory held before
+// may be so large that a product with it is infinite, and rows that see none of it would be
+// recomputed in another order.
+Status ContextAttentionPlan::clear_unread() const {
+  constexpr size_t kAtOnce = 4 << 20;
+  std::vector<SentPart> parts;
+  group_->for_each_other([&](int32_t rank) {
+    if (by_heads_) {
+      for (int64_t group = 0; group < chunks_->groups; ++group) add_by_heads(rank, group, &parts);
+    } else {
+      for_each_run(rank, [&](const Run& run) {
+        const uint64_t readers = readers_[static_cast<size_t>(run.chunk)];
+        for (const Tensor* rows : {&gathered_.key, &gathered_.value})
+          parts.push_back(
+              {run.chunk, {}, rows_of(*rows, run.entry, run.position, run.count), readers});
+      });
+    }
+  });
+  std::vector<std::byte> zeros;
+  Status status;
+  for (const SentPart& part : parts) {
+    if ((part.readers >> group_->rank() & 1) != 0) continue;
+    const ByteRows rows = collective::rows_of(part.to);
+    zeros.resize(std::max(zeros.size(), std::min<size_t>(rows.bytes, kAtOnce)));
+    for (uint64_t row = 0; row < rows.count; ++row)
+      for (uint64_t at = 0; status.ok() && at < rows.bytes; at += kAtOnce)
+        status = cuda::copy(*device().gpu, part.to.as<std::byte>() + row * rows.stride + at,
+                            zeros.data(), std::min<size_t>(rows.bytes - at, kAtOnce), nullptr);
+  }
+  return status;
 }
 
 Status ContextAttentionPlan::send(const Operation& operation, const Sending& sending,
