@@ -132,7 +132,8 @@ void expect_gathered(const Float8Gathering& problem) {
       Tensor shard = whole.slice(along_k ? -1 : -2, begin, begin + size);
       if (problem.in_place) {
         const Matrix part = copy_of(shard, problem.dtype);
-        std::memcpy(plan.shard().data(), part.bytes.data(), part.bytes.size());
+        std::copy(part.bytes.begin(), part.bytes.end(),
+                  static_cast<std::byte*>(plan.shard().data()));
         shard = plan.shard();
       }
       Matrix c[] = {Matrix(wanted[0].shape, out_dtype), Matrix(wanted[1].shape, out_dtype)};
