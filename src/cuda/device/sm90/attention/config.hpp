@@ -207,7 +207,7 @@ struct AttentionForwardConfig {
     return shared_bytes() <= kMostShared && (!stages_out() || out_chunks() > 0);
   }
   // Barriers and descriptions of Q tiles.
-  constexpr int others() const { return in_pieces() ? 1024 : stages > 3 ? 640 : 512; }
+  constexpr int others() const { return in_pieces() ? 1024 : 512; }
 
   // Registers of a thread: the producer releases what the consumers take. The block is launched
   // with 65536 / threads(), rounded down to a multiple of 8, for each thread.

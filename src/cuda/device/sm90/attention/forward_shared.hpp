@@ -44,7 +44,7 @@ struct ForwardShared {
   static constexpr int kValueLoaded = kBiasBarriers + Pipeline<C.bias_stages>::kBytes;
   static constexpr int kTiles = kValueLoaded + 8;
   static constexpr int kNonfinite =
-      kTiles + kTilesInFlight * static_cast<int>(sizeof(AnnouncedTile));
+      kTiles + kTilesInFlight * static_cast<int>(sizeof(AttentionTile));
   static_assert(C.fits() && kNonfinite + 4 <= C.shared_bytes());
 
   // Named barriers; the first and the last for each consumer.
@@ -92,8 +92,8 @@ struct ForwardShared {
   __device__ __forceinline__ uint32_t value_loaded() const { return base + kValueLoaded; }
 
   // Tile number `count` of the block.
-  __device__ __forceinline__ AnnouncedTile& tile(int count) const {
-    return reinterpret_cast<AnnouncedTile*>(memory + kTiles)[count % kTilesInFlight];
+  __device__ __forceinline__ AttentionTile& tile(int count) const {
+    return reinterpret_cast<AttentionTile*>(memory + kTiles)[count % kTilesInFlight];
   }
 
   // First tile of the block's list of tiles with non-finite results; the number of all tiles ends
