@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "collective/fusion.hpp"
-#include "collective/nccl.hpp"
 #include "cuda/runtime/signals.hpp"
 #include "dispatch/memory.hpp"
 #include "op/attention.hpp"
@@ -24,7 +23,6 @@ Status ContextAttentionPlan::make(op::DevicePointer device, GroupPointer group,
                                   std::unique_ptr<const op::Plan>* plan) {
   const Operation operation(kOperation, desc.deadline_ns);
   Group& ranks = *group;
-  if (Status status = NcclLinks::agree(ranks, operation, device->gpu); !status.ok()) return status;
   std::unique_ptr<ContextAttentionPlan> made(new ContextAttentionPlan(device, std::move(group)));
   if (Status status = made->read(desc, operation); !status.ok()) return status;
   if (made->ragged_)
@@ -49,13 +47,6 @@ Status ContextAttentionPlan::make(op::DevicePointer device, GroupPointer group,
     return status;
   made->find_readers(*desc.attention);
   made->choose_fusion(desc.fusion);
-  if (NcclLinks::carry(ranks)) {
-    // What begins when all has arrived leaves no multiprocessor free.
-    if (!made->fused_ && std::exchange(made->spared_, 0) > 0)
-      attention = made->make_attention(device, *desc.attention);
-    if (Status status = ranks.exchange(operation, attention, "", nullptr); !status.ok())
-      return status;
-  }
   if (Status status = made->make_transports(operation); !status.ok()) return status;
   if (desc.report != 0)
     made->report_ =
@@ -131,9 +122,7 @@ Status ContextAttentionPlan::read(const perseid_context_attention_desc& desc,
       .equal("ragged", given.ragged)
       .equal("kv_lens", given.kv_lens)
       .equal("gradients of key and value", gradients_wanted_);
-  const Transport& transport = transport_of(device(), *group_);
-  by_heads_ = &transport == &kCopyEngines || &transport == &kNccl;
-  if (device().gpu != nullptr) spared_ = NcclLinks::multiprocessors(*group_);
+  by_heads_ = &in_place_transport_of(device(), *group_) == &kCopyEngines;
   terms.own("groups of heads", reader.ok() ? groups_of_heads(given) : 1);
   terms.own("groups of gradients", reader.ok() ? groups_of_gradients(given, desc.fusion) : 1);
   if (zigzag_ || ragged_) {
@@ -236,7 +225,7 @@ Status ContextAttentionPlan::make_attention(const op::DevicePointer& device,
   for (int64_t chunk = 0; chunk < chunks_->count(); ++chunk)
     stages.push_back((chunks_->owner(chunk) - group_->rank() + group_->size()) % group_->size());
   const auto arrives = [&](bool backward) {
-    return op::AttentionPlan::Arriving{chunks_->groups, backward, stages.data(), spared_};
+    return op::AttentionPlan::Arriving{chunks_->groups, backward, stages.data()};
   };
   if (status.ok() && streams_) {
     status = op::AttentionPlan::make(device, inner, &attention_, rows, arrives(true));
@@ -304,7 +293,9 @@ void ContextAttentionPlan::choose_fusion(uint32_t wanted) {
                       static_cast<double>(shards_.outer * rows * shards_.inner * size_of(dtype_)),
                       chunks_->count());
   forecast.computation = "attention";
-  if (forecast.staged == nullptr && waits_before_)
+  if (forecast.staged != nullptr)
+    forecast.staged = "data goes through memory of the hosts";  // as in_place_transport_of() has it
+  else if (waits_before_)
     forecast.staged =
         ragged_ ? "each rank has a part of every sequence" : "the implementation takes no chunks";
   fused_ = collective::choose_fusion(wanted, forecast, &why_);
@@ -312,15 +303,10 @@ void ContextAttentionPlan::choose_fusion(uint32_t wanted) {
 
 Status ContextAttentionPlan::make_transports(const Operation& operation) {
   const TransportSite site{*group_, operation, device()};
-  Shards gathered = shards_;
-  if (by_heads_) gathered.inner *= std::exchange(gathered.outer, 1);  // in another order
-  Status status = transport_of(device(), *group_).make_gather(site, gathered, *chunks_, &keys_);
+  Status status =
+      in_place_transport_of(device(), *group_).make_gather(site, shards_, *chunks_, &keys_);
   if (!status.ok()) return status;
   view(keys_->gathered(), dtype_, by_heads_, &gathered_);
-  // Before anything arrives.
-  if (device().gpu != nullptr)
-    if (status = group_->exchange(operation, clear_unread(), "", nullptr); !status.ok())
-      return status;
   epoch_ = group_->first_epoch() - 1;
   if (streams_ || group_attention_ != nullptr) {
     status = make_streamed(site);
@@ -433,7 +419,7 @@ void ContextAttentionPlan::describe(const perseid_attention_desc& desc) {
     }
   }
   explanation.considered = {
-      {transport_of(device(), *group_).name, dispatch::Verdict::kChosen,
+      {in_place_transport_of(device(), *group_).name, dispatch::Verdict::kChosen,
        concatenate(
            "keys and values are gathered for one ", info.implementation,
            !fused_      ? " that begins when all have arrived"
@@ -494,6 +480,70 @@ void ContextAttentionPlan::require_rows(
   for (const auto& [name, tensor] : tensors)
     reader.require(tensor->empty() || tensor->stride[3] == 1, name,
                    " has gaps between the elements of a row; pass a tensor without");
+}
+
+void ContextAttentionPlan::cut(const Tensor& key, const Tensor& value) const {
+  parts_.clear();
+  if (by_heads_) return cut_by_heads(key, value);
+  for_each_run(group_->rank(), [&](const Run& run) {
+    for (const auto& [given, gathered] :
+         {std::pair{&key, &gathered_.key}, {&value, &gathered_.value}})
+      parts_.push_back({run.chunk, rows_of(*given, run.entry, run.row, run.count),
+                        rows_of(*gathered, run.entry, run.position, run.count),
+                        readers_[static_cast<size_t>(run.chunk)]});
+  });
+  arriving_.clear();
+  if (group_->shares_memory()) return;
+  group_->for_each_other([&](int32_t rank) {
+    for_each_run(rank, [&](const Run& run) {
+      const uint64_t readers = readers_[static_cast<size_t>(run.chunk)];
+      if ((readers >> group_->rank() & 1) == 0) return;
+      for (const Tensor* gathered : {&gathered_.key, &gathered_.value})
+        arriving_.push_back(
+            {run.chunk, {}, rows_of(*gathered, run.entry, run.position, run.count), readers});
+    });
+  });
+}
+
+void ContextAttentionPlan::cut_by_heads(const Tensor& key, const Tensor& value) const {
+  own_.clear();
+  for_each_run(group_->rank(), [&](const Run& run) {
+    for (const auto& [given, gathered] :
+         {std::pair{&key, &gathered_.key}, {&value, &gathered_.value}})
+      own_.push_back({rows_of(*given, run.entry, run.row, run.count),
+                      rows_of(*gathered, run.entry, run.position, run.count)});
+  });
+  const int64_t both = head_dim_ + value_dim_, rows = shards_.extent();
+  const int64_t each = shards_.outer * kv_heads_ / chunks_->groups;  // heads, of all entries
+  for (int64_t group = 0; group < chunks_->groups; ++group)
+    for_each_run(group_->rank(), [&](const Run& run) {
+      if (run.entry != 0) return;
+      const Tensor part{
+          .data = keys_->gathered() + (group * each * rows + run.position) * both * size_of(dtype_),
+          .dtype = dtype_,
+          .rank = 3,
+          .shape = {each, run.count, both},
+          .stride = {rows * both, both, 1}};
+      parts_.push_back({run.chunk, part, part, readers_[static_cast<size_t>(run.chunk)], group});
+    });
+}
+
+Status ContextAttentionPlan::send(const Operation& operation, const Sending& sending,
+                                  const Tensor& key, const Tensor& value) const {
+  Status status;
+  {
+    const Reported wait(sending.report, OverlapReport::Kind::kWait, OverlapReport::kNoChunk,
+                        group_->rank(), sending.stream);
+    status = recorded(*group_, sending, keys_->start(operation, sending.epoch));
+  }
+  if (!status.ok()) return status;
+  cut(key, value);
+  keys_->expect(arriving_);
+  if (by_heads_) {
+    status = keys_->follow_last(sending);
+    if (status.ok()) status = cuda::copy_rows(*device().gpu, own_, sending.stream);
+  }
+  return status.ok() ? keys_->send(operation, sending, parts_) : status;
 }
 
 Status ContextAttentionPlan::await_all(const Operation& operation, const Sending& sending) const {

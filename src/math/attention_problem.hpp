@@ -79,8 +79,6 @@ struct AttentionProblem {
   // a chunk are visited after those of lower stages; the table is there while plans are made.
   bool async_backward = false;
   const int32_t* chunk_stages = nullptr;
-  // Multiprocessors that a kernel of forward leaves free while it waits for chunks.
-  int32_t spared = 0;
 
   PERSEID_INLINE constexpr int64_t heads_of_arrival() const {  // of keys
     return max((batch * kv_heads + arriving_groups - 1) / arriving_groups, int64_t{1});
