@@ -51,8 +51,9 @@ class ForwardScores {
   static constexpr int kPairs = C.keys / 8;
   // Whether bias is added to complete scores. If TMA loads it, or warps begin with it, it
   // initializes the accumulators.
-  static constexpr bool kAdds = C.bias != DType::kNone && C.bias_stages == 0 &&
-                                !requires { requires C.begins_with_bias(); };
+  static constexpr bool kAdds = C.bias != DType::kNone && C.bias_stages == 0 && !requires {
+    requires C.begins_with_bias();
+  };
   using M = Modifier<C.modifier, float>;
   static_assert(M::kIdentity || C.bias_stages == 0);
   // Another one has copied it to shared memory, and reads it from there.
