@@ -224,7 +224,8 @@ std::vector<int32_t> shared_bytes_of(const std::string& architecture) {
   if (architecture == "sm_80") return {kLeastShared, kOfA100};
   return {architecture == "sm_90a" || architecture == "sm_100" ? kMostShared : kLeastShared};
 }
-// The budget of all kernels of the direction. Warps that share rows spill more on sm_100.
+// The budget of all kernels of the direction. Warps that share rows spill more on sm_100, and those
+// that hold operands of bias and dropout everywhere.
 Budget budget_of_backward(const AttentionProblem& problem, int32_t shared_bytes,
                           const std::string& architecture) {
   int32_t left = shared_bytes;
@@ -238,6 +239,7 @@ Budget budget_of_backward(const AttentionProblem& problem, int32_t shared_bytes,
   return {255,
           problem.dtype == DType::kF32              ? 512
           : shares_rows && architecture == "sm_100" ? 112
+          : problem.bias && problem.dropout > 0     ? 112
                                                     : 40,
           left};
 }
