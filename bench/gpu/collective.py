@@ -61,27 +61,12 @@ def peers(deadline):
     import torch
     import torch.distributed as dist
     import torch.distributed._symmetric_memory as symmetric
+    from torch_ranks import Ranks
 
-    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    device = torch.device("cuda", rank)
-    torch.cuda.set_device(device)
-    dist.init_process_group("nccl", device_id=device)
+    ranks = Ranks()
+    rank, size, device, once = ranks.rank, ranks.size, ranks.device, ranks.seconds
     group = dist.group.WORLD.group_name
     symmetric.enable_symm_mem_for_group(group)
-    slowest = torch.zeros(1, device=device)
-
-    def once(body, times):
-        torch.cuda.synchronize()
-        time.sleep(3e-3)
-        dist.barrier()
-        torch.cuda.synchronize()
-        start = time.perf_counter()
-        for _ in range(times):
-            body()
-        torch.cuda.synchronize()
-        slowest[0] = (time.perf_counter() - start) / times
-        dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
-        return slowest.item()
 
     start = time.perf_counter()
     for op, m, n, k, _ in SHAPES[size]:

@@ -8,7 +8,7 @@
 // and each own rank the ratio to it. With a second GPU also those whose sums go to its memory.
 // Launches back to back, in turns; medians of N turns (7). --compile: compiles the kernels of one
 // variant, by its number, into the cache, for as many processes at a time as there are. --only: the
-// variants of these numbers, beside the plain product, which is number 0.
+// variants of these numbers. The plain product, number 0, must be among them.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>

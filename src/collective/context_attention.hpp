@@ -15,9 +15,9 @@
 // brings the own rows into this order.
 // Backward gathers again.
 // A rank computes what its queries give to the gradients of all keys, of the same layout in
-// float32; a key's rank sums these in the order of ranks. Between GPUs that map one another's
-// memory, backward of many heads goes by groups of them, each a launch of its own: the keys of the
-// next group arrive meanwhile, and the gradients of the one before leave.
+// float32; a key's rank sums these in the order of ranks. Between GPUs that map each other's
+// memory, backward computes heads in groups, one launch for each: the keys of the next group arrive
+// and the gradients of the previous group leave during a launch.
 #pragma once
 
 #include "collective/context_leaves.hpp"

@@ -4,14 +4,13 @@
 // deferred epilogue (shard_epilogue.hpp). The steps along k are two or four equal leaves, each
 // summed from zero by the tensor cores. Registers hold the sums of one leaf, and of one more:
 //
-//   leaf        0                    1            2              3            0 of the next tile
-//   held        the tile before's    leaf 0's     0 + 1          leaf 2's     2 + 3
-//   meanwhile   leaves               -            put aside      -            leaves, + what is
-//   aside
+//   leaf     0                     1          2                  3          0 of the next tile
+//   held     of the last tile      leaf 0     0 + 1              leaf 2     2 + 3
+//   moves    out of the block                 to the workspace              adds 0 + 1, then out
 //
-// Sums that are put aside lie in the workspace, so in the L2 cache. Writing and reading them takes
-// as long as a tenth of a mainloop where all multiprocessors do it at once: chunk by chunk, by TMA,
-// under the steps of a leaf, the tensor cores do not wait for it.
+// The sums 0 + 1 of four leaves wait in the workspace, which stays in the L2 cache. If all
+// multiprocessors wrote and read them at a tile's end, that would take a tenth of the mainloop. TMA
+// moves them chunk by chunk during the steps of a leaf instead.
 #pragma once
 
 #include "cuda/device/sm90/matmul/mainloop.hpp"
