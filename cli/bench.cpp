@@ -228,6 +228,10 @@ CLI::App* add_bench_over_ranks(CLI::App& command, const char* name, std::vector<
          "--samples", sizes->samples,
          "on GPUs: also write each time of each rank, and that of the host's calls, as CSV")
       ->type_name("FILE");
+  app->add_option("--report", sizes->report,
+                  "on GPUs: also write where the time of each rank went in one of several "
+                  "executions back to back, as that of run; {rank} in the name is its number")
+      ->type_name("FILE");
   app->footer(fmt::format("Example:\n  perseid bench {} -n 2 {}", name,
                           attends ? "--length 4096 --heads 8 --kv-heads 2 --head-dim 64"
                                   : "--m 2048 --n 2048 --k 2048"));

@@ -308,8 +308,10 @@ int bench_collective(const Common& common, const CollectiveSizes& sizes) {
   }
   if (sizes.chunks < 1 || sizes.chunks > sizes.m)
     bad_input(fmt::format("--chunks must be from 1 to {}, got {}", sizes.m, sizes.chunks));
-  if (!sizes.samples.empty() && !on_gpu(common))
-    bad_input("--samples needs GPUs; add --device cuda:0");
+  for (const auto& [flag, given] :
+       {std::pair{"--samples", &sizes.samples}, {"--report", &sizes.report}})
+    if (!given->empty() && !on_gpu(common))
+      bad_input(fmt::format("{} needs GPUs; add --device cuda:0", flag));
   std::optional<OutputFile> file;
   if (!sizes.samples.empty()) file.emplace(sizes.samples);
   std::string samples = kSampleColumns;

@@ -28,6 +28,7 @@ struct CollectiveSizes {
   double seconds = 5;  // of each operation
   std::string fusion = "auto";
   std::string samples = {};  // a file of all that GPUs were timed at; empty: none
+  std::string report = {};   // the same, of where the time of the fused operation went
 };
 
 double median(std::vector<double> values);

@@ -27,6 +27,7 @@ using namespace std::chrono_literals;
 
 constexpr auto kPause = 3ms;
 constexpr double kSustained = 20e-3;  // seconds of executions back to back
+constexpr int kReported = 8;          // executions, of which the last is reported
 
 // Random numbers of an 8-bit type, or of bf16, of which types of more bits take two as one.
 const std::vector<std::byte>& block_of(DType dtype) {
@@ -142,20 +143,32 @@ struct Sample {
 class Ranks {
  public:
   Ranks(const Context& context, const Group& group, Meeting& meet, std::vector<double>& slowest,
-        std::vector<Sample>& samples, double seconds)
+        std::vector<Sample>& samples, const CollectiveSizes& sizes)
       : context_(context),
         group_(group),
         meet_(meet),
         slowest_(slowest),
         samples_(samples),
-        seconds_(seconds) {}
+        sizes_(sizes) {}
 
-  // Single and back to back, in seconds for each part; on all ranks the same numbers.
+  // Single and back to back, in seconds for each part; on all ranks the same numbers. `fused` is
+  // the plan of the first part.
+  template <class Plan>
+  std::vector<RankTimes> time(const Plan& fused, const std::vector<Part>& parts) {
+    const std::vector<RankTimes> times = time(parts);
+    if (sizes_.report.empty()) return times;
+    Sample none;
+    once(parts.front(), kReported, kPause, &none);
+    write_report(of_rank(sizes_.report, group_.rank()), fused.overlap_report());
+    return times;
+  }
+
+ private:
   std::vector<RankTimes> time(const std::vector<Part>& parts) {
     Sample none;
     for (const Part& part : parts) once(part, 3, 0ms, &none);
     std::vector<std::vector<double>> single(parts.size()), sustained(parts.size());
-    const auto end = Clock::now() + std::chrono::duration<double>(seconds_);
+    const auto end = Clock::now() + std::chrono::duration<double>(sizes_.seconds);
     for (int round = 0; agree(round < 5 || Clock::now() < end); ++round)
       for (size_t i = 0; i < parts.size(); ++i) {
         Sample sample{.part = i, .round = round};
@@ -171,8 +184,6 @@ class Ranks {
       times.push_back({median(single[i]), median(sustained[i])});
     return times;
   }
-
- private:
   // The time of the slowest rank, and what this one adds to the sample.
   double once(const Part& part, int times, std::chrono::milliseconds pause, Sample* sample) {
     context_.synchronize();
@@ -207,7 +218,7 @@ class Ranks {
   Meeting& meet_;
   std::vector<double>& slowest_;
   std::vector<Sample>& samples_;
-  double seconds_;
+  const CollectiveSizes& sizes_;
 };
 
 std::vector<RankTimes> gather(const Context& context, const Group& group,
@@ -224,6 +235,7 @@ std::vector<RankTimes> gather(const Context& context, const Group& group,
                             .products = {{.n = n, .out_dtype = kind.out_dtype}},
                             .chunks = chunks,
                             .fusion = static_cast<Fusion>(fusion_of(sizes.fusion)),
+                            .report = !sizes.report.empty(),
                             .canonical = sizes.canonical,
                             .scaling = scaling,
                             .sharded_scales = scaling == Scaling::kRow});
@@ -247,27 +259,27 @@ std::vector<RankTimes> gather(const Context& context, const Group& group,
   const Tensor own_scales = kind.scaled() ? b.scale_a.slice(0, 0, m) : Tensor();
   const Memory first(context, fused.workspace_size() + 1),
       second(context, plain.workspace_size() + 1);
-  return ranks.time({[&] {
-                       fused.execute({.a = fused.shard(),
-                                      .b = {b.tensor},
-                                      .c = {c.tensor},
-                                      .scale_a = own_scales,
-                                      .scale_b = {b.scale_b}},
-                                     std::span<std::byte>(first));
-                     },
-                     [&] {
-                       plain.execute(nullptr,
-                                     {.a = whole.tensor,
-                                      .b = b.tensor,
-                                      .c = c.tensor,
-                                      .scale_a = b.scale_a,
-                                      .scale_b = b.scale_b},
-                                     std::span<std::byte>(second));
-                     },
-                     [&] {
-                       transfer.execute({.a = transfer.shard(), .b = {none}, .c = {nothing}},
-                                        std::span<std::byte>());
-                     }});
+  return ranks.time(fused, {[&] {
+                              fused.execute({.a = fused.shard(),
+                                             .b = {b.tensor},
+                                             .c = {c.tensor},
+                                             .scale_a = own_scales,
+                                             .scale_b = {b.scale_b}},
+                                            std::span<std::byte>(first));
+                            },
+                            [&] {
+                              plain.execute(nullptr,
+                                            {.a = whole.tensor,
+                                             .b = b.tensor,
+                                             .c = c.tensor,
+                                             .scale_a = b.scale_a,
+                                             .scale_b = b.scale_b},
+                                            std::span<std::byte>(second));
+                            },
+                            [&] {
+                              transfer.execute({.a = transfer.shard(), .b = {none}, .c = {nothing}},
+                                               std::span<std::byte>());
+                            }});
 }
 
 // Of one rank's shard, or, `all`, of the whole result.
@@ -284,6 +296,7 @@ std::vector<RankTimes> reduce(bool all, const Context& context, const Group& gro
                             .n = n,
                             .k = k,
                             .fusion = static_cast<Fusion>(fusion_of(sizes.fusion)),
+                            .report = !sizes.report.empty(),
                             .canonical = sizes.canonical,
                             .scaling = kind.scaling});
   const Matmul plain(context, {.dtype = dtype,
@@ -308,27 +321,27 @@ std::vector<RankTimes> reduce(bool all, const Context& context, const Group& gro
   };
   const Memory first(context, fused.workspace_size() + 1),
       second(context, plain.workspace_size() + 1);
-  return ranks.time({[&] {
-                       fused.execute({.a = a.tensor,
-                                      .b = b.tensor,
-                                      .c = part.tensor,
-                                      .scale_a = b.scale_a,
-                                      .scale_b = b.scale_b},
-                                     std::span<std::byte>(first));
-                     },
-                     [&] {
-                       plain.execute(nullptr,
-                                     {.a = a.tensor,
-                                      .b = b.tensor,
-                                      .c = c.tensor,
-                                      .scale_a = b.scale_a,
-                                      .scale_b = b.scale_b},
-                                     std::span<std::byte>(second));
-                     },
-                     [&] {
-                       transfer(sums, f32);
-                       if (all) transfer(results, kind.out_dtype);
-                     }});
+  return ranks.time(fused, {[&] {
+                              fused.execute({.a = a.tensor,
+                                             .b = b.tensor,
+                                             .c = part.tensor,
+                                             .scale_a = b.scale_a,
+                                             .scale_b = b.scale_b},
+                                            std::span<std::byte>(first));
+                            },
+                            [&] {
+                              plain.execute(nullptr,
+                                            {.a = a.tensor,
+                                             .b = b.tensor,
+                                             .c = c.tensor,
+                                             .scale_a = b.scale_a,
+                                             .scale_b = b.scale_b},
+                                            std::span<std::byte>(second));
+                            },
+                            [&] {
+                              transfer(sums, f32);
+                              if (all) transfer(results, kind.out_dtype);
+                            }});
 }
 
 // What attention reads and writes on one GPU: all rows of the sequence, or the first of them.
@@ -403,6 +416,7 @@ std::vector<RankTimes> attend(const Context& context, const Group& group,
                                {.attention = options(rows),
                                 .placement = Sharding::kZigzag,
                                 .chunks = sizes.chunks,
+                                .report = !sizes.report.empty(),
                                 .canonical = sizes.canonical,
                                 .fusion = static_cast<Fusion>(fusion_of(sizes.fusion))});
   const Attention plain(context, options(sizes.length));
@@ -434,14 +448,15 @@ std::vector<RankTimes> attend(const Context& context, const Group& group,
   attend_all();
   std::vector<RankTimes> times;
   if (sizes.backward)
-    times = ranks.time({[&] { fused.backward(nullptr, shard.backward(rows), own); },
-                        [&] { plain.backward(nullptr, whole.backward(sizes.length), other); },
-                        [&] {
-                          transfer(keys, dtype);
-                          transfer(gradients, f32);
-                        }});
+    times =
+        ranks.time(fused, {[&] { fused.backward(nullptr, shard.backward(rows), own); },
+                           [&] { plain.backward(nullptr, whole.backward(sizes.length), other); },
+                           [&] {
+                             transfer(keys, dtype);
+                             transfer(gradients, f32);
+                           }});
   else
-    times = ranks.time({attend_shard, attend_all, [&] { transfer(keys, dtype); }});
+    times = ranks.time(fused, {attend_shard, attend_all, [&] { transfer(keys, dtype); }});
   times[1].single /= static_cast<double>(sizes.ranks);
   times[1].sustained /= static_cast<double>(sizes.ranks);
   return times;
@@ -479,7 +494,7 @@ std::vector<RankTimes> bench_on_gpus(const CollectiveSizes& sizes, DType dtype, 
     threads.emplace_back([&, rank] {
       try {
         const Context context = Context::cuda(static_cast<int32_t>(rank));
-        Ranks ranks(context, groups[rank], meet, slowest, samples_of[rank], sizes.seconds);
+        Ranks ranks(context, groups[rank], meet, slowest, samples_of[rank], sizes);
         const auto measure = [&](const auto& of) {
           return of(context, groups[rank], sizes, dtype, ranks);
         };

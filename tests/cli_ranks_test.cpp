@@ -231,6 +231,7 @@ TEST_F(CliRanksTest, MeasuresCollectives) {
   expect_refused("bench collective -n 2 --k 7 --canonical", 2, "--k must be a multiple of 8");
   expect_refused("bench collective -n 3 --canonical", 2, "-n must be 1, 2, 4 or 8");
   expect_refused("bench collective -n 2 --device cpu --samples s.csv", 2, "--samples needs GPUs");
+  expect_refused("bench collective -n 2 --device cpu --report r.json", 2, "--report needs GPUs");
   expect_ok(
       "bench context-attention -n 2 --length 64 --heads 2 --kv-heads 1 --head-dim 16 --seconds "
       "0.05 --backward --canonical");
