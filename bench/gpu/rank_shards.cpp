@@ -1,21 +1,25 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// rank-shards [--turns N] [--compile VARIANT | --only VARIANT,...] [M N K RANKS]...
+// rank-shards [--turns N] [--cool] [--compile VARIANT | --only VARIANT,...] [M N K RANKS]...
 //
 // What a rank's kernel of matmul + reduce-scatter costs on one GPU, where all parts of the others
 // are there already, over the plain product with results in bf16: the most that fusion can reach.
 // A table for each shape: milliseconds of the plain product, then for each variant of the kernel
 // and each own rank the ratio to it. With a second GPU also those whose sums go to its memory.
-// Launches back to back, in turns; medians of N turns (7). --compile: compiles the kernels of one
-// variant, by its number, into the cache, for as many processes at a time as there are. --only: the
-// variants of these numbers. The plain product, number 0, must be among them.
+// Launches back to back, in turns; medians of N turns (7). A GPU that has worked for longer is
+// slower, as its power is limited: --cool measures 20 ms after 3 ms of rest. --compile: compiles
+// the kernels of one variant, by its number, into the cache, for as many processes at a time as
+// there are. --only: the variants of these numbers. The plain product, number 0, must be among
+// them.
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <iterator>
 #include <random>
 #include <sstream>
+#include <thread>
 #include <vector>
 
 #include "cuda/runtime/memory.hpp"
@@ -109,10 +113,11 @@ constexpr int kCount = static_cast<int>(std::size(kVariants));
 
 class Bench {
  public:
-  Bench(std::shared_ptr<Gpu> gpu, int turns, bool compiles, std::vector<int> only)
+  Bench(std::shared_ptr<Gpu> gpu, int turns, bool cool, bool compiles, std::vector<int> only)
       : shared_(std::move(gpu)),
         gpu_(*shared_),
         turns_(turns),
+        cool_(cool),
         compiles_(compiles),
         only_(std::move(only)) {}
 
@@ -185,7 +190,8 @@ class Bench {
     };
 
     std::vector<double> times[kCount][kMostOwn];
-    const int count = std::max(3, static_cast<int>(8e12 / (2.0 * static_cast<double>(m * n * k))));
+    const double flops = cool_ ? 14e12 : 8e12;
+    const int count = std::max(3, static_cast<int>(flops / (2.0 * static_cast<double>(m * n * k))));
     for (int turn = 0; turn <= turns_; ++turn)
       for (int i = 0; i < kCount; ++i)
         for (int32_t o = 0; o < owns(kVariants[i], ranks) && made[static_cast<size_t>(i)]; ++o) {
@@ -193,6 +199,7 @@ class Bench {
           if (kVariants[i].to_peer && inboxes == nullptr) continue;
           StreamTimes clock(shared_);
           std::vector<double> at;
+          if (cool_) std::this_thread::sleep_for(std::chrono::milliseconds(3));
           clock.mark(nullptr);
           for (int each = 0; each < count; ++each) check_ok(launch(i, own));
           clock.mark(nullptr);
@@ -255,7 +262,7 @@ class Bench {
   std::shared_ptr<Gpu> shared_;
   Gpu& gpu_;
   const int turns_;
-  const bool compiles_;
+  const bool cool_, compiles_;
   const std::vector<int> only_;  // empty: all
 };
 
@@ -267,12 +274,14 @@ int main(int argc, char** argv) {
   std::shared_ptr<cuda::Gpu> gpu;
   cuda::check_ok(cuda::Gpu::open(0, &gpu));
   int turns = 7;
-  bool compiles = false;
+  bool cool = false, compiles = false;
   std::vector<int> only;
   std::vector<int64_t> sizes;
   for (int i = 1; i < argc; ++i) {
     if (std::strcmp(argv[i], "--turns") == 0 && i + 1 < argc)
       turns = std::atoi(argv[++i]);
+    else if (std::strcmp(argv[i], "--cool") == 0)
+      cool = true;
     else if (std::strcmp(argv[i], "--compile") == 0 && i + 1 < argc)
       compiles = true, only = {std::atoi(argv[++i])};
     else if (std::strcmp(argv[i], "--only") == 0 && i + 1 < argc)
@@ -284,7 +293,7 @@ int main(int argc, char** argv) {
   if (sizes.empty())
     sizes = {8192, 8192, 7168, 4,    4096,  8192, 7168, 4,    2048, 8192,
              7168, 4,    8192, 8192, 14336, 2,    8192, 8192, 4096, 2};
-  cuda::Bench bench(gpu, turns, compiles, only);
+  cuda::Bench bench(gpu, turns, cool, compiles, only);
   for (size_t i = 0; i + 3 < sizes.size(); i += 4)
     bench.run(sizes[i], sizes[i + 1], sizes[i + 2], static_cast<int32_t>(sizes[i + 3]));
 }
