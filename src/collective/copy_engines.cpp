@@ -223,33 +223,38 @@ class CopyEngineReduce final : public ReduceTransport {
   uint32_t* signals() const override { return reinterpret_cast<uint32_t*>(local_); }
 
   Status start(const Operation& operation, const Sending& sending) override {
-    return rank_->begin(operation, {.stream = sending.stream,
-                                    .epoch = sending.epoch,
-                                    .parts = parts_of_work(),
-                                    .local = signals(),
-                                    .local_count = sending.stores ? 0 : chunks_.count(),
-                                    .record = sending.record,
-                                    .watched = windows_->words(group_.rank()),
-                                    .watched_count = sending.report == nullptr ? 0 : arrivals()});
+    const cuda::Gpu::Current current(*gpu_);
+    Status status =
+        rank_->begin(operation, {.stream = sending.stream,
+                                 .epoch = sending.epoch,
+                                 .parts = parts_of_work(),
+                                 .local = signals(),
+                                 .local_count = sending.stores ? 0 : chunks_.count(),
+                                 .record = sending.record,
+                                 .watched = windows_->words(group_.rank()),
+                                 .watched_count = sending.report == nullptr ? 0 : arrivals()});
+    // Parts arrive while the product is computed.
+    if (status.ok() && sending.report != nullptr) status = watch(sending);
+    return status;
   }
   // On the queue each chunk waits for the product's signal, unless the kernel stores it.
   Status send(const Sending& sending) override {
     const cuda::Gpu::Current current(*gpu_);
     const int32_t own = group_.rank(), size = group_.size();
     Status status = rank_->announce();
-    if (status.ok() && sending.report != nullptr) status = watch(sending);
+    cuda::CopyQueue& queue = rank_->sending();
     for (int32_t step = 1; status.ok() && step < size; ++step) {
       const int32_t rank = (own + step) % size;
       const int64_t first = chunks_.first_of(rank), last = chunks_.first_of(rank + 1);
       if (sending.stores && last - first == each_) continue;
-      status = rank_->await(rank);
+      status = rank_->defer_await(rank);
       for (int64_t chunk = first; chunk < last && !sending.stores; ++chunk)
         if (status.ok()) status = push(rank, chunk, sending);
       // The shard may have fewer chunks than another.
       for (int64_t i = last - first; i < each_; ++i)
-        if (status.ok()) status = rank_->sending().write_word(word(rank, i), sending.epoch);
+        if (status.ok()) status = queue.defer_write(word(rank, i), sending.epoch);
     }
-    return status;
+    return status.ok() ? queue.flush() : status;
   }
   Status part(const Operation&, const Sending&, int32_t rank, int32_t, Tensor* part) override {
     const int32_t own = group_.rank();
@@ -334,7 +339,8 @@ class CopyEngineReduce final : public ReduceTransport {
     const auto c = static_cast<size_t>(chunk);
     const int64_t from = chunks_.begin[c], to = chunks_.begin[c + 1];
     const int64_t begin = shards_.begin_of(rank);
-    Status status = queue.wait_word(signals() + chunk, sending.epoch);
+    Status status = queue.defer_wait(signals() + chunk, sending.epoch);
+    if (status.ok() && sending.report != nullptr) status = queue.flush();
     // The chunk is computed.
     const Reported copying(sending.report, OverlapReport::Kind::kCommunication, chunk, rank,
                            queue.stream());
@@ -342,7 +348,7 @@ class CopyEngineReduce final : public ReduceTransport {
       status = queue.copy(shards_.view(partial(), from, to),
                           slice(inbox(rank, group_.rank()), from - begin, to - begin));
     const int64_t i = chunk - chunks_.first_of(rank);
-    return status.ok() ? queue.write_word(word(rank, i), sending.epoch) : status;
+    return status.ok() ? queue.defer_write(word(rank, i), sending.epoch) : status;
   }
 
   Group& group_;
