@@ -209,14 +209,15 @@ CLI::App* add_bench_over_ranks(CLI::App& command, const char* name, std::vector<
     app->add_option("--heads", sizes->heads, "query heads")->capture_default_str();
     app->add_option("--kv-heads", sizes->kv_heads, "key heads")->capture_default_str();
     app->add_option("--head-dim", sizes->head_dim, "of all heads")->capture_default_str();
-    app->add_option("--chunks", sizes->chunks, "that a piece of keys is signalled in")
+    app->add_option("--chunks", sizes->chunks, "that a piece of keys is signalled in; 0: one")
         ->capture_default_str();
     app->add_flag("--backward", sizes->backward, "measure backward, not forward");
   } else {
     app->add_option("--m", sizes->m, "rows of all ranks")->capture_default_str();
     app->add_option("--n", sizes->n, "columns of each rank")->capture_default_str();
     app->add_option("--k", sizes->k, "depth of each rank")->capture_default_str();
-    app->add_option("--chunks", sizes->chunks, "that a gathered shard is signalled in, on GPUs")
+    app->add_option("--chunks", sizes->chunks,
+                    "that a gathered shard is signalled in, on GPUs; 0: by a model")
         ->capture_default_str();
   }
   app->add_option("--fusion", sizes->fusion, "whether communicating overlaps computing")

@@ -306,8 +306,8 @@ int bench_collective(const Common& common, const CollectiveSizes& sizes) {
     if (8 % sizes.ranks != 0)
       bad_input(fmt::format("-n must be 1, 2, 4 or 8 with --canonical, got {}", sizes.ranks));
   }
-  if (sizes.chunks < 1 || sizes.chunks > sizes.m)
-    bad_input(fmt::format("--chunks must be from 1 to {}, got {}", sizes.m, sizes.chunks));
+  if (sizes.chunks < 0 || sizes.chunks > sizes.m)
+    bad_input(fmt::format("--chunks must be from 1 to {}, or 0, got {}", sizes.m, sizes.chunks));
   for (const auto& [flag, given] :
        {std::pair{"--samples", &sizes.samples}, {"--report", &sizes.report}})
     if (!given->empty() && !on_gpu(common))

@@ -24,7 +24,7 @@ struct CollectiveSizes {
   bool backward = false;
   bool canonical = false;
   std::vector<RankOp> ops = {};
-  int64_t chunks = 1;  // of a gathered shard on GPUs, or of a piece of keys
+  int64_t chunks = 0;  // of a gathered shard on GPUs, or of a piece of keys; 0: the default
   double seconds = 5;  // of each operation
   std::string fusion = "auto";
   std::string samples = {};  // a file of all that GPUs were timed at; empty: none

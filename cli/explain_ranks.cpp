@@ -177,8 +177,8 @@ std::vector<CLI::App*> add_explained_ranks(CLI::App& command, ExplainedRanks& ra
           ->capture_default_str();
     if (attends || gathers)
       app->add_option("--chunks", sizes.chunks,
-                      attends ? "that each piece of keys is signalled in"
-                              : "that each shard is signalled in")
+                      attends ? "that each piece of keys is signalled in; 0: one"
+                              : "that each shard is signalled in; 0: by a model")
           ->capture_default_str();
     app->add_option("-n,--ranks", sizes.ranks, "how many ranks; on GPUs rank r has GPU r")
         ->capture_default_str()

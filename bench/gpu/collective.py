@@ -22,18 +22,18 @@ import sys
 import time
 
 GATHER, REDUCE = "all-gather-matmul", "matmul-reduce-scatter"
-# The same products a GPU for any number of ranks: op, m, n, k, chunks of a shard.
+# The same products a GPU for any number of ranks: op, m, n, k.
 SHAPES = {
-    2: ((GATHER, 8192, 14336, 8192, 1), (GATHER, 8192, 5120, 8192, 2), (GATHER, 8192, 1280, 8192, 4),
-        (GATHER, 8192, 1024, 8192, 4), (GATHER, 8192, 512, 8192, 4), (GATHER, 8192, 256, 8192, 4),
-        (REDUCE, 8192, 8192, 14336, 1), (REDUCE, 8192, 8192, 4096, 1), (REDUCE, 8192, 8192, 1024, 1)),
-    4: ((GATHER, 8192, 7168, 8192, 1), (GATHER, 16384, 7168, 8192, 1), (GATHER, 4096, 7168, 8192, 1),
-        (GATHER, 2048, 7168, 8192, 1), (GATHER, 16384, 2560, 8192, 2), (GATHER, 8192, 2560, 8192, 2),
-        (GATHER, 1024, 7168, 8192, 1), (GATHER, 4096, 4096, 4096, 1), (GATHER, 8192, 256, 8192, 4),
-        (GATHER, 8192, 512, 8192, 4), (GATHER, 8192, 1024, 8192, 4), (GATHER, 8192, 1280, 8192, 4),
-        (REDUCE, 4096, 8192, 7168, 1), (REDUCE, 8192, 8192, 7168, 1), (REDUCE, 16384, 8192, 7168, 1),
-        (REDUCE, 2048, 8192, 7168, 1), (REDUCE, 1024, 8192, 7168, 1), (REDUCE, 8192, 8192, 2048, 1),
-        (REDUCE, 16384, 8192, 2048, 1), (REDUCE, 8192, 8192, 1024, 1))}
+    2: ((GATHER, 8192, 14336, 8192), (GATHER, 8192, 5120, 8192), (GATHER, 8192, 1280, 8192),
+        (GATHER, 8192, 1024, 8192), (GATHER, 8192, 512, 8192), (GATHER, 8192, 256, 8192),
+        (REDUCE, 8192, 8192, 14336), (REDUCE, 8192, 8192, 4096), (REDUCE, 8192, 8192, 1024)),
+    4: ((GATHER, 8192, 7168, 8192), (GATHER, 16384, 7168, 8192), (GATHER, 4096, 7168, 8192),
+        (GATHER, 2048, 7168, 8192), (GATHER, 16384, 2560, 8192), (GATHER, 8192, 2560, 8192),
+        (GATHER, 1024, 7168, 8192), (GATHER, 4096, 4096, 4096), (GATHER, 8192, 256, 8192),
+        (GATHER, 8192, 512, 8192), (GATHER, 8192, 1024, 8192), (GATHER, 8192, 1280, 8192),
+        (REDUCE, 4096, 8192, 7168), (REDUCE, 8192, 8192, 7168), (REDUCE, 16384, 8192, 7168),
+        (REDUCE, 2048, 8192, 7168), (REDUCE, 1024, 8192, 7168), (REDUCE, 8192, 8192, 2048),
+        (REDUCE, 16384, 8192, 2048), (REDUCE, 8192, 8192, 1024))}
 NO_MULTICAST = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1"}
 FIELDS = ("date", "gpu", "driver", "commit", "ranks", "op", "m", "n", "k", "mode", "chunks",
           "what", "milliseconds", "ratio")
@@ -41,10 +41,9 @@ FIELDS = ("date", "gpu", "driver", "commit", "ranks", "op", "m", "n", "k", "mode
 
 def ours(perseid, ranks, seconds):
     """Rows of the library: fused, product alone, transfer alone."""
-    for op, m, n, k, chunks in SHAPES[ranks]:
+    for op, m, n, k in SHAPES[ranks]:
         command = [perseid, "bench", op, "--device", "cuda:0", "--quiet", "--json", "--seconds",
-                   str(seconds), "-n", str(ranks), "--m", str(m), "--n", str(n), "--k", str(k),
-                   "--chunks", str(chunks)]
+                   str(seconds), "-n", str(ranks), "--m", str(m), "--n", str(n), "--k", str(k)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
         if done.returncode != 0:
             print(f"{op} {m} {n} {k}: {done.stderr}", flush=True)
@@ -52,7 +51,7 @@ def ours(perseid, ranks, seconds):
         print(f"# measured {op} {m} {n} {k}", flush=True)
         for row in json.loads(done.stdout)["results"]:
             for what in ("fused", "product", "transfer"):
-                yield dict(op=op, m=m, n=n, k=k, mode=row["mode"], chunks=chunks, what=what,
+                yield dict(op=op, m=m, n=n, k=k, mode=row["mode"], chunks="", what=what,
                            seconds=row[f"{what}_seconds"])
 
 
@@ -69,7 +68,7 @@ def peers(deadline):
     symmetric.enable_symm_mem_for_group(group)
 
     start = time.perf_counter()
-    for op, m, n, k, _ in SHAPES[size]:
+    for op, m, n, k in SHAPES[size]:
         go_on = torch.tensor([time.perf_counter() - start < deadline], device=device)
         dist.broadcast(go_on, 0)
         if not go_on.item():

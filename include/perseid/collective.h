@@ -215,7 +215,7 @@ typedef struct perseid_all_gather_matmul_desc {
   int64_t m;                              /**< rows of this rank's shard */
   int64_t k;                              /**< columns of this rank's shard */
   const perseid_gather_product* products; /**< product_count of them */
-  int64_t chunks;                         /**< that each shard is signalled in; 0: 1 */
+  int64_t chunks;                         /**< that each shard is signalled in; 0: by a model */
   uint64_t deadline_ns;                   /**< of making the plan; 0: 30 s */
   const char* implementation;             /**< of the product; NULL: the first that takes it */
   uint32_t fusion;                        /**< perseid_fusion */

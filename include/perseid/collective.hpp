@@ -198,7 +198,7 @@ struct AllGatherMatmulOptions {
   int64_t m = 0;                             ///< rows of this rank's shard
   int64_t k = 0;                             ///< columns of this rank's shard
   std::vector<GatherProduct> products = {};  ///< at least one
-  int64_t chunks = 1;                        ///< that each shard is signalled in
+  int64_t chunks = 0;                        ///< that each shard is signalled in; 0: by a model
   std::chrono::nanoseconds deadline{0};      ///< of making the plan
   const char* implementation = nullptr;      ///< of the product
   Fusion fusion = Fusion::kAuto;             ///< whether the product waits for all shards

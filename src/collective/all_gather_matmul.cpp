@@ -50,9 +50,8 @@ Status AllGatherMatmulPlan::make(op::DevicePointer device, GroupPointer group,
   reader.require(1 <= desc.product_count && desc.product_count <= kMostProducts,
                  "product_count is ", desc.product_count, ", expected 1 to ", kMostProducts);
   reader.require(desc.products != nullptr, "products is NULL, expected ", desc.product_count);
-  const int64_t chunks = desc.chunks == 0 ? 1 : desc.chunks;
-  reader.require(1 <= chunks && chunks <= kMostChunks, "chunks is ", desc.chunks,
-                 ", expected 1 to ", kMostChunks, " of each shard, or 0 for 1");
+  reader.require(0 <= desc.chunks && desc.chunks <= kMostChunks, "chunks is ", desc.chunks,
+                 ", expected 1 to ", kMostChunks, " of each shard, or 0");
   reader.extents("a", {made->batch_, made->m_, made->k_});
   read_rank_plan(reader, desc);
   made->read_scales(reader, desc);
@@ -63,7 +62,7 @@ Status AllGatherMatmulPlan::make(op::DevicePointer device, GroupPointer group,
       .equal("gather_dim", made->along_k_ ? PERSEID_CHUNK_K : PERSEID_CHUNK_M)
       .equal("canonical", desc.canonical)
       .equal("batch", made->batch_)
-      .equal("chunks", chunks)
+      .equal("chunks", desc.chunks)
       .equal("product_count", desc.product_count)
       .equal("sharded_scales", desc.sharded_scales);
   add_float8_terms(desc, &terms);
@@ -83,11 +82,13 @@ Status AllGatherMatmulPlan::make(op::DevicePointer device, GroupPointer group,
   for (int32_t rank = 0; rank < ranks.size(); ++rank)
     shards.begin.push_back(shards.begin.back() + terms.of(rank, made->along_k_ ? "k" : "m"));
   // The rank before sends slices where all ranks want them.
-  int64_t sliced_rows = 0, each = chunks;
+  int64_t sliced_rows = 0, each = max(desc.chunks, int64_t{1});
   if (device->gpu != nullptr) {
+    if (desc.chunks == 0) each = made->chunks_on_gpu(desc);
     Terms wishes;
-    wishes.own("sliced rows", made->rows_to_slice(desc, ranks.size() * chunks));
+    wishes.own("chunks", each).own("sliced rows", made->rows_to_slice(desc, ranks.size() * each));
     if (Status status = wishes.agree(ranks, operation, {}); !status.ok()) return status;
+    for (int32_t rank = 0; rank < ranks.size(); ++rank) each = max(each, wishes.of(rank, "chunks"));
     bool all = true, some_before = false;
     for (int32_t rank = 0; rank < ranks.size(); ++rank) {
       const int64_t wish = wishes.of(rank, "sliced rows");
@@ -97,7 +98,7 @@ Status AllGatherMatmulPlan::make(op::DevicePointer device, GroupPointer group,
     if (all) {
       sliced_rows = wishes.of(ranks.rank(), "sliced rows");
       made->sliced_for_next_ = wishes.of((ranks.rank() + 1) % ranks.size(), "sliced rows");
-      each = std::clamp(chunks, kLeastSlices + (some_before ? 1 : 0), kMostSlices);
+      each = std::clamp(each, kLeastSlices + (some_before ? 1 : 0), kMostSlices);
     }
   }
   made->chunks_ = std::make_unique<ShardChunks>(shards, ranks.size(), each);
@@ -187,6 +188,13 @@ FusionForecast AllGatherMatmulPlan::predict(const perseid_all_gather_matmul_desc
                                             (shards_.extent() - shards_.size(group_->rank())) *
                                             size_of(shards_.dtype));
   return forecast_fusion(device(), *group_, seconds, received, chunks);
+}
+
+// Of a shard. Each costs microseconds, and the first products wait for a whole one.
+int64_t AllGatherMatmulPlan::chunks_on_gpu(const perseid_all_gather_matmul_desc& desc) const {
+  constexpr double kLongProduct = 4;  // in transfers
+  const FusionForecast forecast = predict(desc, group_->size());
+  return forecast.product > kLongProduct * forecast.transfer ? 1 : 2;
 }
 
 int64_t AllGatherMatmulPlan::rows_to_slice(const perseid_all_gather_matmul_desc& desc,

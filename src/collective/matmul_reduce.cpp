@@ -21,13 +21,15 @@ constexpr int64_t kTaskElements = 64 << 10;
 constexpr int64_t kChunksSent = 4;
 
 // On a GPU the product also sweeps the columns once for each: two are enough where it takes as long
-// as several transfers.
-int64_t chunks_on_gpu(int64_t depth, int32_t ranks, bool float8) {
+// as several transfers. A smaller one costs as much as its bytes.
+int64_t chunks_on_gpu(int64_t depth, int32_t ranks, bool float8, int64_t shard_bytes) {
+  constexpr int64_t kLeastBytes = 8 << 20;
   constexpr double kRate = 700e12, kFloat8Rate = 1200e12, kTransferRate = 350e9;  // Hopper, NVLink
   // Of an element of c.
   const double product = 2 * static_cast<double>(depth) / (float8 ? kFloat8Rate : kRate);
   const double transfer = 4 * (1 - 1.0 / ranks) / kTransferRate;
-  return product >= 4 * transfer ? 2 : kChunksSent;
+  return std::clamp(shard_bytes / kLeastBytes, int64_t{1},
+                    product >= 4 * transfer ? int64_t{2} : kChunksSent);
 }
 
 }  // namespace
@@ -101,7 +103,9 @@ Status MatmulReducePlan::make(op::DevicePointer device, GroupPointer group,
   int64_t depth = 0;
   for (int32_t r = 0; r < ranks.size(); ++r) depth = max(depth, terms.of(r, "k"));
   int64_t each = ranks.shares_memory() ? 1 : kChunksSent;
-  if (device->gpu != nullptr) each = chunks_on_gpu(depth, ranks.size(), is_float8(made->dtype_));
+  if (device->gpu != nullptr)
+    each = chunks_on_gpu(depth, ranks.size(), is_float8(made->dtype_),
+                         static_cast<int64_t>(made->shards_.bytes()) / ranks.size());
   made->chunks_ = std::make_unique<ShardChunks>(made->shards_, ranks.size(),
                                                 made->m_ > 0 && made->n_ > 0 ? each : 0);
   made->parts_.resize(static_cast<size_t>(ranks.size()));
