@@ -75,6 +75,9 @@ struct AsyncArguments {
   // stamp if a wait has failed (null: one thread waits alone); after it, for each chunk of the
   // output, the upper bits of the stamp and how many parts are stored.
   uint64_t* failed = nullptr;
+  // The same of tiles that blocks have taken (sm90/matmul/scheduler.hpp); null: they have their
+  // own.
+  uint64_t* taken = nullptr;
   uint64_t launch = 0;          // a number of random bits
   WaitReport* reports[3] = {};  // memory of the host; some may be null
 };

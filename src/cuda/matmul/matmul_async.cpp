@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cuda/matmul/matmul_async.hpp"
 
+#include "cuda/matmul/arguments.hpp"
 #include "cuda/runtime/launch_number.hpp"
 #include "cuda/runtime/signals.hpp"
 
@@ -16,6 +17,7 @@ constexpr int64_t kSegmentLines = 512;
 
 Status MatmulAsync::prepare(const MatmulProblem& problem) {
   Status status;
+  takes_tiles_ = matmul_tiles(problem, 64, 64) < kMostParts / 2;
   if (problem.depth() > 0) {
     status = operands_[0].upload(problem.chunks_a);
     if (status.ok()) status = operands_[1].upload(problem.chunks_b);
@@ -25,7 +27,7 @@ Status MatmulAsync::prepare(const MatmulProblem& problem) {
 }
 
 size_t MatmulAsync::workspace() const {
-  return sizeof(uint64_t) * (1 + static_cast<size_t>(output_.count()));
+  return sizeof(uint64_t) * (2 + static_cast<size_t>(output_.count()));
 }
 
 Status MatmulAsync::fill(const MatmulArguments& arguments, bool transposed, void* workspace,
@@ -55,6 +57,7 @@ Status MatmulAsync::fill(const MatmulArguments& arguments, bool transposed, void
   async->failed = static_cast<uint64_t*>(workspace);
   async->launch = launch_number();
   if (!operands_[0].present() && !operands_[1].present()) return {};
+  if (takes_tiles_) async->taken = async->failed + 1 + output_.count();
   return gpu_.wait_reports().draw(execution, stream, &async->reports[2]);
 }
 

@@ -43,7 +43,8 @@ Budget budget_of(const SplitConfig&) { return {80, 8, 2048}; }
 // in two orders need.
 Budget budget_of(const Sm90MatmulConfig& config) {
   const bool scaled = config.scaled && config.promote == 0;
-  const int32_t spilled = config.parts > 0 ? 176 : config.async ? 144 : scaled ? 20 : 0;
+  const int32_t of_waits = config.async ? (config.takes_tiles() ? 184 : 144) : 0;
+  const int32_t spilled = config.parts > 0 ? 176 : config.async ? of_waits : scaled ? 20 : 0;
   const int32_t of_splits = config.split_k ? 160 : 0;
   return {config.consumers == 2 ? 168 : 255, spilled + of_splits, 0};
 }

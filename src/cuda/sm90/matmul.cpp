@@ -21,6 +21,8 @@ constexpr Tile kTiles[] = {
 // Waves of tiles from which on pairs of blocks are faster (2048^3: 0.93 of cuBLAS in pairs, 0.98
 // without; 8192^3: 1.02 in pairs, 1.01 without), and what the other choice costs.
 constexpr int64_t kWavesOfPairs = 3;
+// Where operands arrive: blocks alone take tiles as they come to them, pairs do not.
+constexpr int64_t kWavesOfArrivingPairs = 8;
 constexpr double kShortPairs = 1.05, kLongSingles = 1.01;
 // The most columns of which registers hold the sums of several leaves.
 constexpr int kLeafColumns = 128;
@@ -137,8 +139,9 @@ Sm90MatmulConfig choose_sm90_matmul(const MatmulProblem& problem, int32_t multip
   // leaves one block of a pair idle.
   const int64_t down = ceil_div(problem.m, config.rows());
   const bool pairs = down % 2 == 0 || down >= 16;
+  const int64_t waves = problem.arrives() ? kWavesOfArrivingPairs : kWavesOfPairs;
   const bool runs_long =
-      matmul_tiles(problem, config.rows(), config.columns) >= kWavesOfPairs * multiprocessors;
+      matmul_tiles(problem, config.rows(), config.columns) >= waves * multiprocessors;
   if (may_pair(config.consumers, config.columns) && pairs && runs_long) config.cluster = 2;
   if (problem.leaves == 0) split_tiles(problem, multiprocessors, &config);
   if (config.split_k) config.few_rows = 0;

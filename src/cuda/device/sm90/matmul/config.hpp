@@ -115,6 +115,9 @@ struct Sm90MatmulConfig {
     return deferred_parts && leaves == 4 ? rows() * columns * 4 : 0;
   }
 
+  // Blocks take tiles one after the other (scheduler.hpp).
+  constexpr bool takes_tiles() const { return async && cluster == 1 && parts == 0; }
+
   // What one load of b brings: a block's part, for all blocks of the cluster.
   constexpr int b_part() const { return columns / cluster; }
   constexpr int loaded_rows() const { return few_rows == 0 || a_m_major ? rows() : few_rows; }

@@ -1,8 +1,12 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
 // The scheduler of matmul (matmul.hpp): one thread finds the tiles of its block, announces them,
-// and waits for the chunks of the operands that they need. It runs some tiles ahead, so that
-// neither delays the producer.
+// and waits for the chunks of the operands that they need.
+//
+// Tiles are dealt out in turn, and the scheduler runs some of them ahead, so that neither delays
+// the producer. Where operands arrive in chunks, a block may have waited for its first tile while
+// others computed theirs: then each takes the next tile that nobody has, when its producer is about
+// to issue the last loads of the one before (blocks in pairs do not).
 #pragma once
 
 #include "cuda/device/ptx/dependency.hpp"
@@ -45,14 +49,12 @@ class MatmulWork {
     else
       return order_.tile(number, rank);
   }
-  // Prepares the counters of the units that a block computes, every `blocks`-th from `first` on.
-  __device__ __forceinline__ void prepare_counters(const MatmulSplits& splits, int first,
-                                                   int blocks) const {
+  // Prepares the counters of a unit, if it is a split.
+  __device__ __forceinline__ void prepare_counters(const MatmulSplits& splits, int number) const {
     if constexpr (C.split_k) {
       const int begin = order_.split_begin(), end = begin + order_.units();
-      for (int number = first; number < end; number += blocks)
-        for (int consumer = 0; number >= begin && consumer < C.consumers; ++consumer)
-          MatmulSplitCounter::of<C>(splits, number - begin + 1, consumer).prepare(splits.launch);
+      for (int consumer = 0; begin <= number && number < end && consumer < C.consumers; ++consumer)
+        MatmulSplitCounter::of<C>(splits, number - begin + 1, consumer).prepare(splits.launch);
     }
   }
 
@@ -78,9 +80,34 @@ __device__ __forceinline__ MatmulTilePosition first_tile(const Sm90MatmulArgumen
   return position_of<C>(tile, unit);
 }
 
-// Every `clusters`-th unit of the order, from the number of the block's cluster on. One
-// thread; where operands arrive in chunks, a warp, whose lanes poll signals at the same time.
-// `first_position`: of the first tile, without chunks.
+// What a warp knows of the tiles that its block takes.
+template <Sm90MatmulConfig C>
+class MatmulTakenTiles {
+ public:
+  __device__ __forceinline__ MatmulTakenTiles(const Sm90MatmulArguments& arguments,
+                                              const MatmulShared<C>& shared)
+      : arguments_(arguments), wants_tile_(shared.wants_tile()) {}
+  // The next one, when the producer wants it: blocks begin with one each.
+  __device__ __forceinline__ int take() {
+    int number = 0;
+    if (threadIdx.x % 32 == 0) {
+      ptx::mbarrier_wait(wants_tile_, parity_);
+      number = static_cast<int>(gridDim.x) - 1 +
+               static_cast<int>(count_part(arguments_.async.taken, stamp_of(arguments_.async)));
+    }
+    parity_ ^= 1;
+    return __shfl_sync(0xffffffffu, number, 0);
+  }
+
+ private:
+  const Sm90MatmulArguments& arguments_;
+  const uint32_t wants_tile_;
+  uint32_t parity_ = 0;
+};
+
+// Every `clusters`-th unit of the order, from the number of the block's cluster on, or those that
+// the block takes. One thread; where operands arrive in chunks, a warp, whose lanes poll signals at
+// the same time. `first_position`: of the first tile, without chunks.
 template <Sm90MatmulConfig C>
 __device__ __forceinline__ void schedule_tiles(const Sm90MatmulArguments& arguments,
                                                const MatmulTilePosition& first_position,
@@ -96,16 +123,21 @@ __device__ __forceinline__ void schedule_tiles(const Sm90MatmulArguments& argume
     writer.operands_arrived();
   }
   const MatmulWork<C> work(arguments);
+  MatmulTakenTiles<C> taken(arguments, shared);
+  const bool takes = C.takes_tiles() && arguments.async.taken != nullptr;
   if constexpr (C.split_k) {
     if (writes) {
       ptx::wait_for_prerequisites();
-      work.prepare_counters(arguments.splits, first, clusters);
+      for (int number = first; number < work.count(); number += takes ? work.count() : clusters)
+        work.prepare_counters(arguments.splits, number);
       ptx::mbarrier_arrive(shared.counters_ready());
     }
   }
-  for (int number = C.async ? first : first + clusters; number < work.count(); number += clusters) {
+  for (int number = C.async ? first : first + clusters; number < work.count();
+       number = takes ? taken.take() : number + clusters) {
     int unit = 0;
     const TilePosition<int32_t> tile = work.tile(number, rank, &unit);
+    if (takes && writes && number != first) work.prepare_counters(arguments.splits, number);
     // Announced before it waits for chunks, which may depend on results of the tile before.
     if (writes) writer.announce(position_of<C>(tile, unit));
     if constexpr (C.async) {

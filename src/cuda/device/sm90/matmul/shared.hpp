@@ -100,6 +100,9 @@ struct MatmulShared {
     return base + kParts + 8 * consumer;
   }
 
+  // A phase for each tile: its loads are nearly done.
+  __device__ __forceinline__ uint32_t wants_tile() const { return base + kParts; }
+
   // By one thread, before a barrier of the cluster.
   __device__ __forceinline__ void prepare() const {
     inputs().init(1, 4 * C.consumers * C.cluster);
@@ -109,6 +112,7 @@ struct MatmulShared {
     if constexpr (C.split_k) ptx::mbarrier_init(counters_ready(), 1);
     for (int consumer = 0; C.parts > 0 && consumer < C.consumers; ++consumer)
       ptx::mbarrier_init(parts_arrived(consumer), 1);
+    if constexpr (C.takes_tiles()) ptx::mbarrier_init(wants_tile(), 1);
     ptx::mbarrier_init_fence();
   }
 };

@@ -11,9 +11,9 @@
 // block have different rows of the tile, and counters of their own.
 //
 // Counters. A counter holds the upper bits of the launch's number and how many splits are counted.
-// The scheduler prepares those of its block's units before they are counted; whichever block of a
-// tile comes first replaces what lies there. The last split clears the counter: a captured launch
-// has the same number in each replay.
+// The scheduler prepares those of its block's units before they are counted, of units that it takes
+// before it announces them; whichever block of a tile comes first replaces what lies there. The
+// last split clears the counter: a captured launch has the same number in each replay.
 //
 // Memory order. The threads of a consumer write their sums; a barrier orders them before the
 // thread that counts, with release and acquire order. The last count acquires the sums of all, and
