@@ -109,6 +109,10 @@ class ContextAttentionPlan final : public op::Plan {
                               const perseid_attention_backward_args& args,
                               const op::Workspace& workspace, const Departure& departure) const;
   Status push_gradients() const;
+  Status sum_streamed(const Operation& operation, const Sending& sending, const Tensor& key,
+                      const Tensor& value) const;
+  // Groups of heads whose gradients are complete one after the other.
+  int64_t sections_of_gradients() const { return streams_ ? 1 : chunks_->groups; }
   std::span<const StreamedGradients::Run> streamed_runs(int32_t rank) const;
   Status sum_gradients(const Operation& operation, const Sending& sending, const Tensor& key,
                        const Tensor& value) const;

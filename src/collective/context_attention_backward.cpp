@@ -129,37 +129,57 @@ Status ContextAttentionPlan::stream_gradients(const Operation& operation, const 
   inner.grad_key = buffers_[0].key;
   inner.grad_value = buffers_[0].value;
   const Departure departure = streamed_->start();
-  Status status;
-  {
+  // A kernel that waits for keys itself is launched before they are sent.
+  const bool groups = group_attention_ != nullptr;
+  Status status = groups ? keys_->launched(sending) : Status();
+  if (status.ok()) {
     const Reported computing(report_.get(), OverlapReport::Kind::kCompute, OverlapReport::kNoChunk,
                              group_->rank(), sending.stream);
-    status = group_attention_ != nullptr
+    status = groups
                  ? differentiate_groups(operation, sending, inner, workspace, departure)
                  : attention_of(attention_)
                        .backward(inner, workspace, sending.stream,
                                  {as_arrival(keys_->arrival(operation, sending.epoch)), departure});
   }
   // Where this rank's own arguments are refused, the others miss its part.
-  if (const Status launched = keys_->launched(sending); status.ok()) status = launched;
+  if (!groups)
+    if (const Status launched = keys_->launched(sending); status.ok()) status = launched;
   if (status.ok()) status = push_gradients();
   if (status.ok()) {
     const Reported summing(report_.get(), OverlapReport::Kind::kCompute, OverlapReport::kNoChunk,
                            group_->rank(), sending.stream);
+    status = sum_streamed(operation, sending, key, value);
+  }
+  const Status finished = keys_->finish(sending);
+  return status.ok() ? finished : status;
+}
+
+// Those of a group of heads while the next ones arrive.
+Status ContextAttentionPlan::sum_streamed(const Operation& operation, const Sending& sending,
+                                          const Tensor& key, const Tensor& value) const {
+  const int64_t sections = sections_of_gradients(), heads = batch_ * kv_heads_ / sections;
+  Status status;
+  for (int64_t section = 0; status.ok() && section < sections; ++section) {
     for (const StreamedGradients::Run& run : streamed_runs(group_->rank()))
       for (int64_t entry = 0; entry < batch_; ++entry)
         for (const bool of_value : {false, true}) {
           const Tensor& out = of_value ? value : key;
-          if (!status.ok() || !out.present()) continue;
-          status = streamed_->sum(operation, run,
-                                  {.out = rows_of(out, entry, run.row, run.count),
-                                   .entry = entry,
-                                   .of_value = of_value,
-                                   .accumulates = of_value ? accumulate_value_ : accumulate_key_},
-                                  sending.stream);
+          if (!out.present()) continue;
+          const int64_t first = max(section * heads, entry * kv_heads_),
+                        end = min((section + 1) * heads, (entry + 1) * kv_heads_);
+          if (first >= end) continue;
+          Tensor rows = rows_of(out, entry, run.row, run.count);
+          rows.data = rows.as<std::byte>() +
+                      (first - entry * kv_heads_) * rows.stride[1] * size_of(rows.dtype);
+          rows.shape[1] = end - first;
+          streamed_->add(run, {.out = rows,
+                               .head = first,
+                               .of_value = of_value,
+                               .accumulates = of_value ? accumulate_value_ : accumulate_key_});
         }
+    status = streamed_->sum(operation, (section + 1) * chunks_->groups / sections, sending.stream);
   }
-  const Status finished = keys_->finish(sending);
-  return status.ok() ? finished : status;
+  return status;
 }
 
 // A launch for each group of heads, when its keys are here.
@@ -188,7 +208,7 @@ Status ContextAttentionPlan::differentiate_groups(const Operation& operation,
 
 // In the order in which they are complete: a streaming kernel has those of a rank in all heads.
 Status ContextAttentionPlan::push_gradients() const {
-  const int64_t sections = streams_ ? 1 : chunks_->groups, each = chunks_->groups / sections;
+  const int64_t sections = sections_of_gradients(), each = chunks_->groups / sections;
   Status status;
   for (int64_t section = 0; section < sections; ++section)
     for (int32_t step = 1; step < group_->size(); ++step) {
@@ -242,19 +262,17 @@ Status ContextAttentionPlan::sum_gradients(const Operation& operation, const Sen
                                            const Tensor& key, const Tensor& value) const {
   const Reported summing(sending.report, OverlapReport::Kind::kCompute, OverlapReport::kNoChunk,
                          group_->rank(), sending.stream);
-  Status status;
   for_each_gradient(
       group_->rank(), [&](const Run& run, bool of_value, const Tensor& partial, size_t at) {
         const Tensor& out = of_value ? value : key;
-        if (!status.ok() || !out.present()) return;
-        status = gradients_->sum(operation,
-                                 {.out = rows_of(out, run.entry, run.row, run.count),
-                                  .partial = partial,
-                                  .at = at,
-                                  .readers = readers_[static_cast<size_t>(run.chunk)],
-                                  .accumulates = of_value ? accumulate_value_ : accumulate_key_});
+        if (!out.present()) return;
+        gradients_->sum({.out = rows_of(out, run.entry, run.row, run.count),
+                         .partial = partial,
+                         .at = at,
+                         .readers = readers_[static_cast<size_t>(run.chunk)],
+                         .accumulates = of_value ? accumulate_value_ : accumulate_key_});
       });
-  return status;
+  return gradients_->sum_all(operation);
 }
 
 }  // namespace perseid::internal::collective

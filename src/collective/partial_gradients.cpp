@@ -35,15 +35,8 @@ Status PartialGradients::make(const TransportSite& site, const Shards& shards, i
   const auto ranks = static_cast<size_t>(site.group.size());
   gradients->parts_.resize(ranks);
   gradients->summed_.reserve(ranks);
-  for (const bool each : accumulates) {
-    std::unique_ptr<cuda::RankSum>& sum = gradients->sums_[each ? 1 : 0];
-    if (!status.ok() || site.device.gpu == nullptr || sum != nullptr) continue;
-    status = cuda::RankSum::make({.in = shards.dtype,
-                                  .out = dtype,
-                                  .bias = each ? dtype : DType::kNone,
-                                  .in_pairs = in_pairs},
-                                 site.device.gpu, &sum);
-  }
+  if (status.ok() && site.device.gpu != nullptr)
+    status = gradients->sums_.make({shards.dtype, dtype, in_pairs}, accumulates, site.device.gpu);
   if (status.ok()) *made = std::move(gradients);
   return status;
 }
@@ -68,8 +61,8 @@ Status PartialGradients::share(const Operation& operation) {
   return status;
 }
 
-Status PartialGradients::sum(const Operation& operation, const Rows& rows) {
-  if (rows.out.elements() == 0) return {};
+void PartialGradients::sum(const Rows& rows) {
+  if (rows.out.elements() == 0) return;
   const std::ptrdiff_t offset = rows.partial.as<std::byte>() - transport_->partial();
   summed_.clear();
   for (size_t rank = 0; rank < parts_.size(); ++rank) {
@@ -84,9 +77,10 @@ Status PartialGradients::sum(const Operation& operation, const Rows& rows) {
       summed_.push_back(without_gaps(rows.partial, part + rows.at));
     }
   }
-  if (device_.gpu != nullptr) return sum_on_gpu(operation, rows.out, rows.accumulates);
-  sum_on_cpu(rows.out, rows.accumulates);
-  return {};
+  if (device_.gpu != nullptr)
+    sum_on_gpu(rows.out, rows.accumulates);
+  else
+    sum_on_cpu(rows.out, rows.accumulates);
 }
 
 void PartialGradients::sum_on_cpu(const Tensor& out, bool accumulates) const {
@@ -121,8 +115,7 @@ void PartialGradients::sum_on_cpu(const Tensor& out, bool accumulates) const {
   });
 }
 
-Status PartialGradients::sum_on_gpu(const Operation& operation, const Tensor& out,
-                                    bool accumulates) const {
+void PartialGradients::sum_on_gpu(const Tensor& out, bool accumulates) {
   // A matrix for each head; where the heads of a row lie side by side, one of longer rows.
   const auto are_adjacent = [](const Tensor& rows) { return rows.stride[1] == rows.shape[2]; };
   const bool merges =
@@ -133,17 +126,18 @@ Status PartialGradients::sum_on_gpu(const Operation& operation, const Tensor& ou
     std::swap(rows.stride[0], rows.stride[1]);
     return rows;
   };
-  Tensor parts[kMostRanks];
-  for (size_t part = 0; part < summed_.size(); ++part) parts[part] = matrices_of(summed_[part]);
-  const Tensor own = matrices_of(out);
-  return sums_[accumulates ? 1 : 0]->run(
-      {.operation = operation.name,
-       .parts = std::span(parts).first(summed_.size()),
-       .bias = accumulates ? own : Tensor(),
-       .out = own,
-       .arrival = as_arrival(transport_->arrival(operation, sending_.epoch)),
-       .signals = static_cast<int32_t>(transport_->arrivals())},
-      sending_.stream);
+  sums_.add(matrices_of(out), accumulates);
+  for (const Tensor& part : summed_) sums_.add_part(matrices_of(part));
+}
+
+Status PartialGradients::sum_all(const Operation& operation) {
+  if (device_.gpu == nullptr) return {};
+  return sums_.run({.operation = operation.name,
+                    .parts = {},
+                    .out = {},
+                    .arrival = as_arrival(transport_->arrival(operation, sending_.epoch)),
+                    .signals = static_cast<int32_t>(transport_->arrivals())},
+                   sending_.stream);
 }
 
 }  // namespace perseid::internal::collective

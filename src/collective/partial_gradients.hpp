@@ -5,9 +5,9 @@
 // there. Ranks that share no memory give one another the rows that each sums.
 #pragma once
 
+#include "collective/gradient_sums.hpp"
 #include "collective/overlap_report.hpp"
 #include "collective/transport.hpp"
-#include "cuda/rank_sum.hpp"
 
 namespace perseid::internal::collective {
 
@@ -37,7 +37,9 @@ class PartialGradients {
     uint64_t readers = 0;  // a bit for each rank that sees the rows; the parts of others are zeros
     bool accumulates = false;
   };
-  Status sum(const Operation& operation, const Rows& rows);
+  // On a GPU sum_all() launches the sums.
+  void sum(const Rows& rows);
+  Status sum_all(const Operation& operation);
   // This rank has read all parts.
   Status finish() { return transport_->finish(sending_); }
 
@@ -45,16 +47,16 @@ class PartialGradients {
   explicit PartialGradients(const TransportSite& site)
       : group_(site.group), device_(site.device), epoch_(site.group.first_epoch() - 1) {}
   void sum_on_cpu(const Tensor& out, bool accumulates) const;
-  Status sum_on_gpu(const Operation& operation, const Tensor& out, bool accumulates) const;
+  void sum_on_gpu(const Tensor& out, bool accumulates);
 
   Group& group_;
   const dispatch::Device& device_;
   bool in_pairs_ = false;
   std::unique_ptr<ReduceTransport> transport_;
-  std::unique_ptr<cuda::RankSum> sums_[2];  // on a GPU: one that overwrites, one that accumulates
-  std::vector<Tensor> parts_;               // of each rank, all rows
-  std::vector<Tensor> summed_;              // of those that a sum has
-  uint32_t epoch_;                          // the last that was shared
+  GradientSums sums_;           // on a GPU
+  std::vector<Tensor> parts_;   // of each rank, all rows
+  std::vector<Tensor> summed_;  // of those that a sum has
+  uint32_t epoch_;              // the last that was shared
   Sending sending_{};
 };
 

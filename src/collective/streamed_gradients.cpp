@@ -34,13 +34,8 @@ Status StreamedGradients::make(const TransportSite& site, const Geometry& geomet
   std::unique_ptr<StreamedGradients> gradients(new StreamedGradients(site, geometry));
   Status status = GpuRank::of(site.group, site.operation, site.device.gpu, &gradients->rank_);
   if (status.ok()) status = gradients->allocate(site.operation);
-  for (const bool each : accumulates) {
-    std::unique_ptr<cuda::RankSum>& sum = gradients->sums_[each ? 1 : 0];
-    if (!status.ok() || sum != nullptr) continue;
-    status = cuda::RankSum::make(
-        {.in = DType::kF32, .out = geometry.dtype, .bias = each ? geometry.dtype : DType::kNone},
-        site.device.gpu, &sum);
-  }
+  if (status.ok())
+    status = gradients->sums_.make({DType::kF32, geometry.dtype}, accumulates, site.device.gpu);
   status = site.group.exchange(site.operation, status, "", nullptr);
   if (status.ok()) *made = std::move(gradients);
   return status;
@@ -130,11 +125,10 @@ Status StreamedGradients::push(int32_t rank, int64_t group, std::span<const Run>
   return status.ok() ? queue.flush() : status;
 }
 
-Status StreamedGradients::sum(const Operation& operation, const Run& run, const Rows& rows,
-                              void* stream) const {
-  if (rows.out.elements() == 0) return {};
+void StreamedGradients::add(const Run& run, const Rows& rows) {
+  if (rows.out.elements() == 0) return;
   const int32_t own = group_.rank(), ranks = group_.size();
-  const int64_t both = row_elements(), head = rows.entry * geometry_.kv_heads;
+  const int64_t both = row_elements();
   const int64_t column = rows.of_value ? geometry_.key_dim : 0;
   const auto matrices = [&](std::byte* data, int64_t all_rows) {
     return Tensor{.data = data + column * kFloat,
@@ -143,26 +137,27 @@ Status StreamedGradients::sum(const Operation& operation, const Run& run, const 
                   .shape = {rows.out.shape[1], run.count, rows.out.shape[2]},
                   .stride = {all_rows * both, both, 1}};
   };
-  Tensor parts[kMostRanks];
-  size_t count = 0;
-  for (int32_t rank = 0; rank < ranks; ++rank) {
-    if (rank == own)
-      parts[count++] = matrices(partial() + (head * geometry_.rows + run.position) * both * kFloat,
-                                geometry_.rows);
-    else if ((run.readers >> rank & 1) != 0)
-      parts[count++] =
-          matrices(inbox(own, rank, head, run.row), geometry_.of_rank[static_cast<size_t>(own)]);
-  }
   Tensor out = rows.out;
   std::swap(out.shape[0], out.shape[1]);
   std::swap(out.stride[0], out.stride[1]);
-  return sums_[rows.accumulates ? 1 : 0]->run(
+  sums_.add(out, rows.accumulates);
+  for (int32_t rank = 0; rank < ranks; ++rank) {
+    if (rank == own)
+      sums_.add_part(matrices(
+          partial() + (rows.head * geometry_.rows + run.position) * both * kFloat, geometry_.rows));
+    else if ((run.readers >> rank & 1) != 0)
+      sums_.add_part(matrices(inbox(own, rank, rows.head, run.row),
+                              geometry_.of_rank[static_cast<size_t>(own)]));
+  }
+}
+
+Status StreamedGradients::sum(const Operation& operation, int64_t groups, void* stream) {
+  return sums_.run(
       {.operation = operation.name,
-       .parts = std::span(parts).first(count),
-       .bias = rows.accumulates ? out : Tensor(),
-       .out = out,
-       .arrival = as_arrival(rank_->arrival(operation, windows_->words(own), epoch_)),
-       .signals = static_cast<int32_t>(words())},
+       .parts = {},
+       .out = {},
+       .arrival = as_arrival(rank_->arrival(operation, windows_->words(group_.rank()), epoch_)),
+       .signals = static_cast<int32_t>(words(groups))},
       stream);
 }
 

@@ -12,8 +12,8 @@
 #pragma once
 
 #include "collective/gpu_rank.hpp"
+#include "collective/gradient_sums.hpp"
 #include "collective/transport.hpp"
-#include "cuda/rank_sum.hpp"
 
 namespace perseid::internal::collective {
 
@@ -49,21 +49,26 @@ class StreamedGradients {
   // After it was launched and the keys were sent: the chunks of a rank, in order, of a group of
   // heads.
   Status push(int32_t rank, int64_t group, std::span<const Run> runs);
-  // Gradients of own keys, [row, head, element] of an entry, or of their values.
+  // Gradients of own keys, [row, head, element] of some heads, from `head` of all on, or of their
+  // values.
   struct Rows {
     Tensor out;
-    int64_t entry = 0;
+    int64_t head = 0;
     bool of_value = false, accumulates = false;
   };
-  Status sum(const Operation& operation, const Run& run, const Rows& rows, void* stream) const;
+  // Adds a sum to those that sum() launches.
+  void add(const Run& run, const Rows& rows);
+  // When everything has arrived of the groups of heads before this one.
+  Status sum(const Operation& operation, int64_t groups, void* stream);
 
  private:
   StreamedGradients(const TransportSite& site, const Geometry& geometry);
   Status allocate(const Operation& operation);
   int64_t each() const { return geometry_.heads / geometry_.chunks->groups; }  // heads of a group
   int64_t row_elements() const { return geometry_.key_dim + geometry_.value_dim; }
-  // Signals of a rank, one from each other rank side by side.
-  int64_t words() const { return (group_.size() - 1) * geometry_.chunks->groups * most_chunks_; }
+  // Signals of some groups of heads of a rank, one from each other rank side by side.
+  int64_t words(int64_t groups) const { return (group_.size() - 1) * groups * most_chunks_; }
+  int64_t words() const { return words(geometry_.chunks->groups); }
   // At `rank`: of chunk i of its own that `source` brings. The rank after it is the first.
   uint32_t* word(int32_t rank, int32_t source, int64_t group, int64_t i) const {
     return windows_->words(rank) + (group * most_chunks_ + i) * (group_.size() - 1) +
@@ -80,10 +85,10 @@ class StreamedGradients {
   const Geometry geometry_;
   GpuRank* rank_ = nullptr;
   std::unique_ptr<GpuWindows> windows_;
-  std::unique_ptr<cuda::RankSum> sums_[2];  // one that overwrites, one that accumulates
-  int64_t most_chunks_ = 1;                 // of a rank
-  size_t data_ = 0, part_ = 0;              // in the windows: where parts begin, bytes of one
-  std::byte* local_ = nullptr;              // signals, then the partial gradients
+  GradientSums sums_;
+  int64_t most_chunks_ = 1;     // of a rank
+  size_t data_ = 0, part_ = 0;  // in the windows: where parts begin, bytes of one
+  std::byte* local_ = nullptr;  // signals, then the partial gradients
   size_t partial_ = 0;
   uint32_t epoch_;
 };

@@ -22,6 +22,32 @@ RankSumTensor rows_of(const Tensor& tensor) {
   return {tensor.data, tensor.stride[0], tensor.stride[1]};
 }
 
+// Whether by vectors.
+bool add_section(const RankSum::Arguments& given, int vector, RankSumArguments* launch) {
+  RankSumSection& section = launch->sections[launch->count++];
+  section.first = launch->ranks;
+  section.ranks = static_cast<int32_t>(given.parts.size());
+  bool vectors = takes_vectors(given.out, vector);
+  for (const Tensor& part : given.parts) {
+    launch->parts[launch->ranks++] = rows_of(part);
+    vectors = vectors && takes_vectors(part, vector);
+  }
+  section.out = rows_of(given.out);
+  section.out_stride = given.out.stride[2];
+  const bool of_columns = given.bias.rank == 1;
+  section.bias = of_columns ? RankSumTensor{given.bias.data} : rows_of(given.bias);
+  section.bias_stride = given.bias.stride[of_columns ? 0 : 2];
+  section.batch = given.out.shape[0];
+  section.rows = given.out.shape[1];
+  section.columns = given.out.shape[2];
+  launch->rows += section.batch * section.rows;
+  launch->average = given.average;
+  const int64_t pieces = ceil_div(section.columns, int64_t{vectors ? vector : 1});
+  while (int64_t{1} << launch->lane_bits < min(pieces, int64_t{RankSumConfig::threads()}))
+    ++launch->lane_bits;
+  return vectors;
+}
+
 }  // namespace
 
 std::vector<std::string> rank_sum_kernels(RankSumConfig config) {
@@ -33,25 +59,18 @@ std::vector<std::string> rank_sum_kernels(RankSumConfig config) {
   return names;
 }
 
-bool bind_rank_sum(const RankSum::Arguments& given, int vector, RankSumArguments* launch) {
-  bool vectors = takes_vectors(given.out, vector);
-  for (const Tensor& part : given.parts) {
-    launch->parts[launch->ranks++] = rows_of(part);
-    vectors = vectors && takes_vectors(part, vector);
+BoundRankSums bind_rank_sums(std::span<const RankSum::Arguments> given, int vector,
+                             RankSumArguments* launch) {
+  BoundRankSums bound;
+  for (; bound.count < given.size() && launch->count < RankSumArguments::kMostSections;
+       ++bound.count) {
+    const RankSum::Arguments& next = given[bound.count];
+    if (next.out.elements() == 0) continue;
+    if (launch->ranks + static_cast<int32_t>(next.parts.size()) > RankSumArguments::kMostRanks)
+      break;
+    bound.vectors = add_section(next, vector, launch) && bound.vectors;
   }
-  launch->out = rows_of(given.out);
-  launch->out_stride = given.out.stride[2];
-  const bool of_columns = given.bias.rank == 1;
-  launch->bias = of_columns ? RankSumTensor{given.bias.data} : rows_of(given.bias);
-  launch->bias_stride = given.bias.stride[of_columns ? 0 : 2];
-  launch->batch = given.out.shape[0];
-  launch->rows = given.out.shape[1];
-  launch->columns = given.out.shape[2];
-  launch->average = given.average;
-  const int64_t pieces = ceil_div(launch->columns, int64_t{vectors ? vector : 1});
-  while (int64_t{1} << launch->lane_bits < min(pieces, int64_t{RankSumConfig::threads()}))
-    ++launch->lane_bits;
-  return vectors;
+  return bound;
 }
 
 Status RankSum::make(const RankSumConfig& config, std::shared_ptr<Gpu> gpu,
@@ -62,13 +81,22 @@ Status RankSum::make(const RankSumConfig& config, std::shared_ptr<Gpu> gpu,
   return status;
 }
 
-Status RankSum::run(const Arguments& given, void* stream) const {
-  if (given.out.elements() == 0) return {};
-  RankSumArguments launch;
-  const bool vectors = bind_rank_sum(given, vector_of(config_), &launch);
+Status RankSum::run(std::span<const Arguments> given, void* stream) const {
+  Status status;
+  while (status.ok() && !given.empty()) {
+    RankSumArguments launch;
+    const BoundRankSums bound = bind_rank_sums(given, vector_of(config_), &launch);
+    if (launch.count > 0) status = run(given[0], bound.vectors, &launch, stream);
+    given = given.subspan(bound.count);
+  }
+  return status;
+}
+
+Status RankSum::run(const Arguments& given, bool vectors, RankSumArguments* launch,
+                    void* stream) const {
   const Gpu::Current current(*gpu_);
   Status status = current.status();
-  AsyncArguments& async = launch.async;
+  AsyncArguments& async = launch->async;
   if (status.ok())
     status = find_arrival(*gpu_, given.arrival, &async.arrivals[0], &async.reports[0]);
   async.arrivals[0].chunks.count = given.signals;
@@ -78,11 +106,11 @@ Status RankSum::run(const Arguments& given, void* stream) const {
   if (status.ok()) status = gpu_->wait_reports().draw(execution, stream, &async.reports[1]);
   if (!status.ok()) return status;
   const int64_t most = kBlocksOfMultiprocessor * gpu_->facts().multiprocessors;
-  const int64_t rows_of_block = RankSumConfig::threads() >> launch.lane_bits;
-  const Launch grid{.blocks = min(ceil_div(launch.batch * launch.rows, rows_of_block), most),
+  const int64_t rows_of_block = RankSumConfig::threads() >> launch->lane_bits;
+  const Launch grid{.blocks = min(ceil_div(launch->rows, rows_of_block), most),
                     .threads = RankSumConfig::threads(),
                     .dependent = false};
-  return gpu_->launch(kernels_[vectors ? 1 : 0], grid, &launch, stream);
+  return gpu_->launch(kernels_[vectors ? 1 : 0], grid, launch, stream);
 }
 
 }  // namespace perseid::internal::cuda

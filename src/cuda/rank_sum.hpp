@@ -31,19 +31,28 @@ class RankSum {
     Arrival arrival = {};  // of all parts
     int32_t signals = 0;   // how many
   };
-  Status run(const Arguments& arguments, void* stream) const;
+  // Sums that wait for the same signals, in as few launches as can be.
+  Status run(std::span<const Arguments> arguments, void* stream) const;
+  Status run(const Arguments& arguments, void* stream) const {
+    return run(std::span(&arguments, 1), stream);
+  }
 
  private:
   RankSum(const RankSumConfig& config, std::shared_ptr<Gpu> gpu)
       : config_(config), gpu_(std::move(gpu)) {}
+  Status run(const Arguments& given, bool vectors, RankSumArguments* launch, void* stream) const;
 
   RankSumConfig config_;
   std::shared_ptr<Gpu> gpu_;
   std::vector<Kernel> kernels_;
 };
 
-// The arguments of a launch but for how it waits. Whether all parts and the result can be read and
-// written by vectors of so many elements.
-bool bind_rank_sum(const RankSum::Arguments& given, int vector, RankSumArguments* launch);
+// The arguments of a launch but for how it waits, of as many sums as it takes.
+struct BoundRankSums {
+  size_t count = 0;     // of the given ones, the first
+  bool vectors = true;  // parts and results can be read and written by vectors of so many elements
+};
+BoundRankSums bind_rank_sums(std::span<const RankSum::Arguments> given, int vector,
+                             RankSumArguments* launch);
 
 }  // namespace perseid::internal::cuda

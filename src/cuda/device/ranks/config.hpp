@@ -36,16 +36,23 @@ struct RankSumTensor {
   int64_t batch = 0, row = 0;
 };
 
-struct RankSumArguments {
-  static constexpr int kMostRanks = 64;
-  AsyncArguments async;  // arrivals[0]: the signals of all parts
-  RankSumTensor parts[kMostRanks];
+// A sum of some parts.
+struct RankSumSection {
   RankSumTensor out;
   RankSumTensor bias;
   int64_t out_stride = 1, bias_stride = 0;  // between columns; that of out is 1 with vectors
   int64_t batch = 0, rows = 0, columns = 0;
-  int32_t ranks = 0;
-  int32_t lane_bits = 0;  // 2^lane_bits threads have a row together
+  int32_t first = 0, ranks = 0;  // of the parts
+};
+
+struct RankSumArguments {
+  static constexpr int kMostRanks = 64, kMostSections = 8;
+  AsyncArguments async;  // arrivals[0]: the signals of all parts
+  RankSumTensor parts[kMostRanks];
+  RankSumSection sections[kMostSections];
+  int64_t rows = 0;              // of all sections
+  int32_t ranks = 0, count = 0;  // parts and sections
+  int32_t lane_bits = 0;         // 2^lane_bits threads have a row together
   bool average = false;
 };
 
