@@ -75,7 +75,8 @@ struct Sums {
   bool operator==(const Sums&) const = default;
 };
 
-// The first row of each block of queries.
+// The first row of each block of queries. Under a causal mask alone sums have the first tiles of
+// keys and the last queries first, else the last tiles and the first queries.
 template <AttentionBackwardConfig C>
 Sums by_definition(const AttentionProblem& whole) {
   const auto q_len = static_cast<int32_t>(whole.q_len), group = static_cast<int32_t>(whole.group());
@@ -85,13 +86,14 @@ Sums by_definition(const AttentionProblem& whole) {
       for (int32_t key = 0; key < whole.kv_len; key += C.keys()) {
         for (int32_t leaf = 0; leaf < kLeaves; ++leaf) sums.keys[{batch, kv_head, leaf, key}] = {};
         for (int32_t head = kv_head * group; head < (kv_head + 1) * group; ++head)
-          for (int32_t row = 0; row < q_len; row += C.queries) {
+          for (int32_t i = 0; i < q_len; i += C.queries) {
+            const int32_t row = C.right && !C.left ? q_len - C.queries - i : i;
             const int64_t begin = visible_keys(whole, row, q_len, whole.kv_len).begin;
             const int64_t end = visible_keys(whole, row + C.queries - 1, q_len, whole.kv_len).end;
             if (begin >= key + C.keys() || end <= key) continue;
             sums.keys[{batch, kv_head, leaf_of(whole, row), key}].emplace_back(batch, head, row);
             std::vector<int32_t>& tiles = sums.queries[{batch, head, row}];
-            tiles.insert(tiles.begin(), key);  // from the last to the first
+            tiles.insert(C.right && !C.left ? tiles.end() : tiles.begin(), key);
           }
       }
   return sums;

@@ -27,7 +27,7 @@ constexpr Tiles kTiles[] = {
 
 // A section's queries, gradients of out and sums of dQ: this many bytes stay in the L2 cache.
 constexpr int64_t kSectionBytes = 1 << 25;
-// In deterministic mode under a causal mask one head of so many is reversed.
+// In deterministic mode under a causal mask one head of so many is reversed, in canonical order all.
 constexpr int32_t kHeadsForOneReversed = 8;
 // Clusters: where tiles are of unequal work and a batch entry has few of them, two blocks share the
 // query heads of a tile, or four where two would not fill the device, up to these numbers of
@@ -189,7 +189,8 @@ AttentionBackwardArguments attention_backward_arguments(const AttentionProblem& 
   fixed.batch_heads = static_cast<int32_t>((problem.ragged ? 1 : problem.batch) * problem.kv_heads);
   fixed.by_head = !problem.ragged && (config.reverse_order() ||
                                       (problem.bias && problem.bias_shape[0] != problem.batch));
-  fixed.forward_heads = fixed.kv_heads - fixed.kv_heads / kHeadsForOneReversed;
+  fixed.forward_heads =
+      config.leaves ? 0 : fixed.kv_heads - fixed.kv_heads / kHeadsForOneReversed;
   // Without a mask all tiles cost the same, and one head after another reads the least.
   int64_t section = 1;
   if (config.right || config.deterministic) {

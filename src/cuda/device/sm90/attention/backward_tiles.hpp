@@ -15,8 +15,9 @@
 // consecutive query blocks, where each is the first in order, and proceed one behind the other. But
 // this order puts the longest tiles last, and few blocks would run at the end. So the last heads of
 // the raster are reversed: from the first tile to the last, each from its last query block to its
-// first. The choice of reversed heads is the same in every batch entry. In canonical order none is;
-// a tile has a block for each leaf of the queries (backward_leaves.hpp).
+// first. The choice of reversed heads is the same in every batch entry. In canonical order a tile
+// has a block for each leaf of the queries (backward_leaves.hpp). Most of these have whole leaves,
+// whose blocks start at the same query block in either order, so all heads are reversed.
 #pragma once
 
 #include "cuda/device/attention/backward_work.hpp"
@@ -101,9 +102,10 @@ __device__ __forceinline__ void for_each_step(const AttentionBackwardArguments& 
       C.cluster_size > 1 ? static_cast<int32_t>(ptx::block_of_cluster()) * heads : 0;
   for (int32_t g = first; g < first + heads; ++g)
     for (int32_t i = tile.first; i < tile.end; ++i)
-      visit(number++, BackwardStep{tile.kv_head * a.group + g, C.reverse_order() && tile.reversed
-                                                                   ? tile.end - 1 - (i - tile.first)
-                                                                   : query_block<C>(tile, i)});
+      visit(number++, BackwardStep{tile.kv_head * a.group + g,
+                                   query_block<C>(tile, C.reverse_order() && tile.reversed
+                                                            ? tile.end - 1 - (i - tile.first)
+                                                            : i)});
 }
 
 // ---- Order of the summands of dQ, in deterministic mode ----

@@ -408,8 +408,8 @@ struct AttentionBackwardConfig {
            bias == DType::kNone;
   }
 
-  // The last heads are reversed (backward_tiles.hpp).
-  constexpr bool reverse_order() const { return deterministic && right && !left && !leaves; }
+  // The last heads are reversed, in canonical order all (backward_tiles.hpp).
+  constexpr bool reverse_order() const { return deterministic && right && !left; }
   // Consumers with a semaphore (dq_semaphore.hpp).
   constexpr int dq_semaphores() const { return deterministic ? kConsumers : 0; }
 
