@@ -449,5 +449,12 @@ int cuMemcpy2DAsync_v2(const void* copy, void* stream) {
               rows.rows, stream);
   return result;
 }
+int cuMemcpyBatchAsync(const uint64_t* to, const uint64_t* from, const size_t* bytes, size_t count,
+                       const void*, const size_t*, size_t, size_t*, void* stream) {
+  const int result = outcome("cuMemcpyBatchAsync");
+  for (size_t i = 0; result == 0 && i < count; ++i)
+    copy_rows(to[i], bytes[i], from[i], bytes[i], bytes[i], 1, stream);
+  return result;
+}
 
 }  // extern "C"

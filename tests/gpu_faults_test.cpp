@@ -472,6 +472,55 @@ TEST_F(Faults, DeferredWords) {
   EXPECT_EQ(words[2], 9u);
 }
 
+// So are copies, between words. Long rows are copies of their own, short ones go in one at once.
+TEST_F(Faults, DeferredCopies) {
+  std::shared_ptr<Gpu> gpu;
+  ASSERT_TRUE(Gpu::open(0, &gpu).ok());
+  std::unique_ptr<CopyQueue> queue;
+  ASSERT_TRUE(CopyQueue::make(gpu, &queue).ok());
+  constexpr int64_t kRow = 1 << 15;
+  std::vector<uint32_t> from(8 * kRow), to(8 * kRow, 0);
+  for (size_t i = 0; i < from.size(); ++i) from[i] = static_cast<uint32_t>(i + 1);
+  uint32_t word = 0;
+  const auto rows = [&](std::vector<uint32_t>& data, int64_t first, int64_t count, int64_t apart,
+                        int64_t length) {
+    return Tensor{.data = data.data() + first,
+                  .dtype = DType::kF32,
+                  .rank = 3,
+                  .shape = {count, 1, length},
+                  .stride = {apart, length, 1}};
+  };
+  const int64_t calls = fake_.calls();
+  EXPECT_TRUE(queue->defer_write(&word, 5).ok());
+  EXPECT_TRUE(
+      queue->defer_copy(rows(from, 0, 2, 2 * kRow, kRow), rows(to, kRow, 2, kRow, kRow)).ok());
+  EXPECT_EQ(word, 5u);
+  EXPECT_TRUE(queue->defer_copy(rows(from, 7 * kRow, 1, 0, 3), rows(to, 5, 1, 0, 3)).ok());
+  EXPECT_EQ(to, std::vector<uint32_t>(8 * kRow, 0));
+  EXPECT_TRUE(queue->defer_write(&word, 6).ok());
+  EXPECT_EQ(fake_.calls(), calls + 2) << "words, then copies";
+  EXPECT_EQ(word, 5u);
+  for (int64_t i = 0; i < 8 * kRow; ++i) {
+    const int64_t row = i / kRow, in = i % kRow;
+    const int64_t source = row == 1          ? in
+                           : row == 2        ? 2 * kRow + in
+                           : 5 <= i && i < 8 ? 7 * kRow + i - 5
+                                             : -1;
+    ASSERT_EQ(to[static_cast<size_t>(i)], source < 0 ? 0 : source + 1) << i;
+  }
+  EXPECT_TRUE(queue->defer_copy(rows(from, 0, 4, 10, 4), rows(to, 0, 4, 12, 4)).ok());
+  EXPECT_EQ(word, 6u);
+  EXPECT_EQ(to[39], from[33]);
+  for (int64_t i = 0; i < 70; ++i)
+    EXPECT_TRUE(queue->defer_copy(rows(from, i, 1, 0, 1), rows(to, 3 * kRow + i, 1, 0, 1)).ok());
+  EXPECT_EQ(to[3 * kRow + 63], 64u);
+  EXPECT_EQ(to[3 * kRow + 64], 0u);
+  fake_.fail("cuMemcpyBatchAsync", kIllegalAddress, 1, 0);
+  EXPECT_FALSE(queue->flush().ok());
+  EXPECT_TRUE(queue->flush().ok());
+  EXPECT_EQ(to[3 * kRow + 64], 0u);
+}
+
 // From the strides `from` to the strides `to` of a tensor: its elements arrive, and nothing else
 // changes.
 void expect_copied(const Gpu& gpu, const int64_t (&shape)[3], const int64_t (&from)[3],

@@ -21,6 +21,8 @@ namespace perseid::internal::collective {
 namespace {
 
 constexpr size_t kAlignment = 4096;
+// Chunks are signalled together up to so many bytes, which take as long as a copy's latency.
+constexpr int64_t kSentTogether = 4 << 20;
 
 size_t aligned(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
@@ -125,17 +127,27 @@ class CopyEngineGather final : public GatherTransport {
   }
   Status push(cuda::CopyQueue& queue, int32_t rank, std::span<const SentPart> parts,
               const Sending& sending) const {
-    Status status = sending.report == nullptr ? Status() : queue.flush();
-    int64_t begin = sending.report == nullptr ? 0 : sending.report->point(queue.stream());
-    for (size_t i = 0; status.ok() && i < parts.size(); ++i) {
+    const bool reports = sending.report != nullptr;
+    Status status = reports ? queue.flush() : Status();
+    int64_t begin = reports ? sending.report->point(queue.stream()) : 0, bytes = 0;
+    const auto ends_chunk = [&](size_t i) {
+      return i + 1 == parts.size() || !parts[i + 1].has_signal_of(parts[i]);
+    };
+    for (size_t i = 0, signalled = 0; status.ok() && i < parts.size(); ++i) {
       const SentPart& part = parts[i];
       Tensor to = part.to;
       to.data = windows_->data(rank) + data_ + (to.as<std::byte>() - gathered());
-      if ((part.readers >> rank & 1) != 0 && part.from.elements() > 0)
-        status = queue.copy(part.from, to);
-      if (!status.ok() || (i + 1 < parts.size() && parts[i + 1].has_signal_of(part))) continue;
-      status = queue.defer_write(word(rank, part), sending.epoch);
-      if (sending.report == nullptr) continue;
+      if ((part.readers >> rank & 1) != 0) {
+        status = queue.defer_copy(part.from, to);
+        bytes += part.from.elements() * size_of(part.from.dtype);
+      }
+      if (!ends_chunk(i)) continue;
+      if (!reports && bytes < kSentTogether && i + 1 < parts.size()) continue;
+      for (; status.ok() && signalled <= i; ++signalled)
+        if (ends_chunk(signalled))
+          status = queue.defer_write(word(rank, parts[signalled]), sending.epoch);
+      bytes = 0;
+      if (!reports) continue;
       if (status.ok()) status = queue.flush();
       sending.report->add(OverlapReport::Kind::kCommunication, part.chunk, group_.rank(), begin,
                           queue.stream());

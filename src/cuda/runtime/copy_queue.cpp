@@ -2,7 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cuda/runtime/copy_queue.hpp"
 
-#include <iterator>
 #include <utility>
 
 #include "math/chunks.hpp"
@@ -14,6 +13,8 @@ constexpr const char* kAdvice =
     "work before it may have failed, or a pointer is not of this device; see what nvidia-smi says";
 
 constexpr size_t kLargestPitch = 0x7fffffff;  // that the driver takes
+// Rows of so many bytes are copies of their own.
+constexpr int64_t kLeastRun = 64 << 10;
 
 // Dimensions of a copy, those that lie without gaps in both tensors as one. The elements of the
 // last one lie side by side.
@@ -176,9 +177,10 @@ Status CopyQueue::precede(void* stream) {
 
 Status CopyQueue::defer(WordOperation::Type type, const uint32_t* word, uint32_t epoch) {
   static_assert(kWaitReached == 0);  // and 0 writes after all writes before
-  operations_[deferred_++] = {
+  if (Status status = flush_copies(); !status.ok()) return status;
+  operations_[words_++] = {
       .type = type, .address = reinterpret_cast<DeviceAddress>(word), .word = epoch};
-  return deferred_ == std::size(operations_) ? flush() : Status();
+  return words_ == kMostDeferred ? flush_words() : Status();
 }
 
 Status CopyQueue::defer_wait(const uint32_t* word, uint32_t epoch) {
@@ -189,11 +191,44 @@ Status CopyQueue::defer_write(uint32_t* word, uint32_t epoch) {
   return defer(WordOperation::Type::kWrite, word, epoch);
 }
 
+Status CopyQueue::defer_copy(const Tensor& from, const Tensor& to) {
+  if (from.elements() == 0) return {};
+  const Extents extents = merged(from, to);
+  const bool rows = extents.rank > 1;
+  const int64_t bytes = extents.size[extents.rank - 1] * size_of(from.dtype);
+  if (driver_.copy_batch == nullptr || extents.rank > 2 || (rows && bytes < kLeastRun)) {
+    if (Status status = flush(); !status.ok()) return status;
+    return copy_tensor(*gpu_, from, to, stream_);
+  }
+  Status status = flush_words();
+  for (int64_t i = 0; status.ok() && i < (rows ? extents.size[0] : 1); ++i) {
+    from_[copies_] = address_of(from, rows ? i * extents.from[0] : 0);
+    to_[copies_] = address_of(to, rows ? i * extents.to[0] : 0);
+    bytes_[copies_] = static_cast<size_t>(bytes);
+    if (++copies_ == kMostDeferred) status = flush_copies();
+  }
+  return status;
+}
+
 Status CopyQueue::flush() {
-  if (deferred_ == 0) return {};
-  const Result result =
-      driver_.word_operations(stream_, std::exchange(deferred_, 0), operations_, 0);
+  const Status status = flush_words();
+  return status.ok() ? flush_copies() : status;
+}
+
+Status CopyQueue::flush_words() {
+  if (words_ == 0) return {};
+  const auto count = static_cast<uint32_t>(std::exchange(words_, 0));
+  const Result result = driver_.word_operations(stream_, count, operations_, 0);
   return check(gpu_->driver(), result, "waiting for words of the GPU and writing some", kAdvice);
+}
+
+Status CopyQueue::flush_copies() {
+  if (copies_ == 0) return {};
+  CopyAttributes attributes;
+  size_t first = 0, failed = 0;
+  const Result result = driver_.copy_batch(to_, from_, bytes_, std::exchange(copies_, 0),
+                                           &attributes, &first, 1, &failed, stream_);
+  return check(gpu_->driver(), result, "copying between GPUs", kAdvice);
 }
 
 Status CopyQueue::wait_word(const uint32_t* word, uint32_t epoch) {
@@ -211,17 +246,8 @@ Status CopyQueue::write_word(uint32_t* word, uint32_t epoch) {
 }
 
 Status CopyQueue::copy(const Tensor& from, const Tensor& to) {
-  if (Status status = flush(); !status.ok()) return status;
-  const Extents extents = merged(from, to);
-  if (driver_.copy_batch == nullptr || extents.rank > 1 || from.elements() == 0)
-    return copy_tensor(*gpu_, from, to, stream_);
-  DeviceAddress source = address_of(from, 0), target = address_of(to, 0);
-  auto bytes = static_cast<size_t>(from.elements() * size_of(from.dtype));
-  CopyAttributes attributes;
-  size_t first = 0, failed = 0;
-  const Result result =
-      driver_.copy_batch(&target, &source, &bytes, 1, &attributes, &first, 1, &failed, stream_);
-  return check(gpu_->driver(), result, "copying between GPUs", kAdvice);
+  const Status status = defer_copy(from, to);
+  return status.ok() ? flush() : status;
 }
 
 Status CopyQueue::synchronize() {

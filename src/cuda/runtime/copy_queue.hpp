@@ -29,10 +29,11 @@ class CopyQueue {
   Status wait_word(const uint32_t* word, uint32_t epoch);
   // After the work before; all of it is visible to whoever sees the word.
   Status write_word(uint32_t* word, uint32_t epoch);
-  // The same two, but enqueued with what is enqueued here next, or by flush(): neighbours in one
-  // call of the driver.
+  // The same two, and copy(), but enqueued with what is enqueued here next, or by flush():
+  // neighbours in one call of the driver. Copies that are neighbours may run in any order.
   Status defer_wait(const uint32_t* word, uint32_t epoch);
   Status defer_write(uint32_t* word, uint32_t epoch);
+  Status defer_copy(const Tensor& from, const Tensor& to);
   Status flush();
   // Tensors of 3 dimensions of the same shape and type; may be of two GPUs.
   Status copy(const Tensor& from, const Tensor& to);
@@ -42,6 +43,8 @@ class CopyQueue {
 
  private:
   Status defer(WordOperation::Type type, const uint32_t* word, uint32_t epoch);
+  Status flush_words();
+  Status flush_copies();
   CopyQueue(std::shared_ptr<const Gpu> gpu, const PeerDriver& driver)
       : gpu_(std::move(gpu)), driver_(driver) {}
 
@@ -50,8 +53,12 @@ class CopyQueue {
   StreamHandle stream_ = nullptr;
   EventHandle mark_ = nullptr;  // in a stream that this one follows
   EventHandle end_ = nullptr;   // here, for a stream that this one precedes
-  uint32_t deferred_ = 0;
-  WordOperation operations_[64];
+  // What is deferred: words, or copies.
+  static constexpr size_t kMostDeferred = 64;
+  size_t words_ = 0, copies_ = 0;
+  WordOperation operations_[kMostDeferred];
+  DeviceAddress to_[kMostDeferred], from_[kMostDeferred];
+  size_t bytes_[kMostDeferred];
 };
 
 // Whether the stream is being captured in a graph.
