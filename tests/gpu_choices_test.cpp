@@ -16,6 +16,7 @@
 #include "cuda/runtime/kernel_name.hpp"
 #include "cuda/sm90/attention.hpp"
 #include "cuda/sm90/attention_backward.hpp"
+#include "cuda/sm90/backward_order.hpp"
 #include "cuda/sm90/matmul.hpp"
 #include "cuda/sm90/matmul_f32.hpp"
 #include "cuda/sm90/matmul_f8.hpp"
@@ -80,22 +81,89 @@ TEST(HeadGroups, FollowTheTransferAndTheTiles) {
   EXPECT_EQ(groups(32768, 16, 16, 0), 1);
 }
 
+// Tiles of a number in the order, and whether each is there once.
+std::vector<int32_t> tiles_of(const std::vector<int32_t>& order, int64_t tiles, int32_t heads) {
+  std::vector<int32_t> numbers = order, of;
+  std::sort(numbers.begin(), numbers.end());
+  EXPECT_EQ(std::ssize(numbers), tiles * heads);
+  for (size_t i = 0; i < numbers.size(); ++i) EXPECT_EQ(numbers[i], static_cast<int32_t>(i));
+  for (size_t i = 0; i < order.size(); i += static_cast<size_t>(heads)) {
+    of.push_back(order[i] / heads);
+    for (size_t h = 0; h < static_cast<size_t>(heads); ++h)
+      EXPECT_EQ(order[i + h], of.back() * heads + static_cast<int32_t>(h));
+  }
+  return of;
+}
+
 TEST(BackwardOrder, FollowsTheStagesOfChunks) {
   AttentionProblem problem = make_case(DType::kBF16, 1, 4, 4, 8, 1000, 64, 64).problem;
   const int64_t begin[] = {0, 250, 500, 750, 1000};
-  const int32_t stages[] = {1, 0, 0, 1};  // of rank 1 of two, zigzag
+  const int32_t stages[] = {1, 0, 0, 2};
   problem.chunks_kv = {ChunkDim::kKv, begin, 4};
   problem.chunk_stages = stages;
   problem.arriving_groups = 2;
-  const std::vector<int32_t> order = cuda::backward_order(problem, 128, 4, 4);
-  ASSERT_EQ(order.size(), 8u * 4);
-  // Tiles 1 and 5 have keys of both stages, and wait for the later one.
-  const std::vector<std::vector<int32_t>> tiles = {{2, 4}, {0, 1, 5, 6, 7}, {3}};
-  size_t at = 0;
-  for (const std::vector<int32_t>& stage : tiles)
-    for (const int32_t head : {0, 2})  // heads that arrive together
-      for (const int32_t tile : stage)
-        for (int32_t h = head; h < head + 2; ++h) EXPECT_EQ(order[at++], tile * 4 + h);
+  problem.chunk_traffic = {1e-6, 1e-6, 1e-6};
+  const cuda::BackwardLaunch launch{.heads = 4, .heads_per_section = 4, .multiprocessors = 2};
+  const std::vector<int32_t> order = cuda::backward_order(problem, launch);
+  // Tiles 1 and 5 have keys of two stages, and wait for the later one. All take equally long.
+  const std::vector<int32_t> tiles = tiles_of(order, 8, 4);
+  const auto first = std::find(tiles.begin(), tiles.end(), 0);
+  EXPECT_EQ(std::vector<int32_t>(first, first + 2), (std::vector<int32_t>{0, 1}));
+  EXPECT_EQ(std::vector<int32_t>(first + 2, first + 5), (std::vector<int32_t>{5, 6, 7}));
+  problem.chunks_kv = {ChunkDim::kKv, begin, 0};
+  EXPECT_EQ(tiles_of(cuda::backward_order(problem, launch), 8, 4),
+            (std::vector<int32_t>{0, 1, 2, 3, 4, 5, 6, 7}));
+}
+
+// Of zigzag ranks of four, bf16, dim 128, causal: against an order that has every other tile of the
+// own keys first, and the others last. Of all ranks the slowest counts.
+TEST(BackwardOrder, FillsTheMultiprocessors) {
+  struct Case {
+    int64_t length, heads;
+    int32_t kv_heads;
+    int64_t groups;
+    double arrival;  // of the keys of a rank and a group
+  };
+  for (const Case& of : {Case{8192, 32, 4, 2, 9e-6}, {32768, 8, 1, 1, 15e-6}}) {
+    double slowest = 0, slowest_before = 0;
+    for (int32_t rank = 0; rank < 4; ++rank) {
+      SCOPED_TRACE(testing::Message() << of.length << " positions, rank " << rank);
+      const int64_t rows = of.length / 4, piece = rows / 2;
+      AttentionProblem problem =
+          make_case(DType::kBF16, 1, of.heads, of.kv_heads, rows, of.length, 128, 128).problem;
+      problem.causal = Causal::kBottomRight;
+      problem.rows.ranks = 4;
+      problem.rows.rank = rank;
+      problem.rows.zigzag = true;
+      int64_t begin[9];
+      int32_t stages[8];
+      for (int32_t i = 0; i <= 8; ++i) begin[i] = i * piece;
+      for (int32_t i = 0; i < 8; ++i) stages[i] = ((i < 4 ? i : 7 - i) - rank + 4) % 4;
+      problem.chunks_kv = {ChunkDim::kKv, begin, 8};
+      problem.chunk_stages = stages;
+      problem.arriving_groups = of.groups;
+      problem.chunk_traffic = {28e-6, of.arrival, 2 * of.arrival};
+      const cuda::BackwardLaunch launch{
+          .heads = of.kv_heads, .heads_per_section = of.kv_heads, .cluster_size = 2};
+      const std::vector<int32_t> order = cuda::backward_order(problem, launch);
+      const std::vector<int32_t> tiles = tiles_of(order, of.length / 128, of.kv_heads);
+      // Of the own keys those of the later piece are seen by the fewest queries.
+      EXPECT_EQ(tiles.front() * 128, rank * piece);
+      EXPECT_EQ(tiles.back() * 128, (8 - rank) * piece - 128);
+      std::vector<int32_t> before, last;
+      for (int32_t stage = 0; stage < 4; ++stage)
+        for (int32_t tile = 0, seen = 0; tile < std::ssize(tiles); ++tile) {
+          if (stages[tile * 128 / piece] != stage) continue;
+          for (int32_t head = 0; head < of.kv_heads; ++head)
+            (stage == 0 && seen % 2 == 1 ? last : before).push_back(tile * of.kv_heads + head);
+          ++seen;
+        }
+      before.insert(before.end(), last.begin(), last.end());
+      slowest = std::max(slowest, cuda::backward_seconds(problem, launch, order));
+      slowest_before = std::max(slowest_before, cuda::backward_seconds(problem, launch, before));
+    }
+    EXPECT_LT(slowest, 0.92 * slowest_before) << of.length;
+  }
 }
 
 TEST(SectionOfRank, HasEnoughTilesOfHeadsThatArriveTogether) {

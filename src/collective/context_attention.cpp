@@ -224,7 +224,7 @@ Status ContextAttentionPlan::make_attention(const op::DevicePointer& device,
   for (int64_t chunk = 0; chunk < chunks_->count(); ++chunk)
     stages.push_back((chunks_->owner(chunk) - group_->rank() + group_->size()) % group_->size());
   const auto arrives = [&](bool backward) {
-    return op::AttentionPlan::Arriving{chunks_->groups, backward, stages.data()};
+    return op::AttentionPlan::Arriving{chunks_->groups, backward, stages.data(), traffic()};
   };
   if (status.ok() && streams_) {
     status = op::AttentionPlan::make(device, inner, &attention_, rows, arrives(true));
@@ -247,6 +247,22 @@ Status ContextAttentionPlan::make_attention(const op::DevicePointer& device,
   inner.heads /= gradient_groups_;
   inner.kv_heads = kv_heads_ / gradient_groups_;
   return op::AttentionPlan::make(device, inner, &group_attention_, rows);
+}
+
+// Keys of a rank and a group of heads, and their gradients in float32.
+ChunkTraffic ContextAttentionPlan::traffic() const {
+  const auto keys =
+      static_cast<double>(shards_.bytes()) / static_cast<double>(group_->size() * chunks_->groups);
+  const auto forecast = [&](double bytes) {
+    return forecast_fusion(device(), *group_, 0, bytes, 1);
+  };
+  const FusionForecast once = forecast(keys);
+  const double each = forecast(2 * keys).transfer - once.transfer,
+               gradients =
+                   static_cast<double>(sizeof(float)) / static_cast<double>(size_of(dtype_));
+  return {.latency = once.transfer - each,
+          .arrival = each + once.chunk,
+          .departure = gradients * each + once.chunk};
 }
 
 // What a window or the diagonal hides from all queries of a rank is not sent to it.

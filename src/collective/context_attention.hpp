@@ -66,6 +66,7 @@ class ContextAttentionPlan final : public op::Plan {
   Status read(const perseid_context_attention_desc& desc, const Operation& operation);
   Status make_attention(const op::DevicePointer& device, const perseid_attention_desc& desc);
   bool may_stream() const;
+  ChunkTraffic traffic() const;
   int64_t groups_of_gradients(const perseid_attention_desc& desc, uint32_t fusion) const;
   void find_readers(const perseid_attention_desc& desc);
   void choose_fusion(uint32_t wanted);

@@ -44,6 +44,12 @@ struct QueryRows {
   }
 };
 
+// What is expected of keys that arrive and gradients that leave, in seconds: until the first stage
+// of chunks arrives, and for each stage of a group of heads.
+struct ChunkTraffic {
+  double latency = 0, arrival = 0, departure = 0;
+};
+
 struct AttentionProblem {
   DType dtype = DType::kF32;
   int64_t batch = 0, heads = 0, kv_heads = 0;
@@ -79,6 +85,7 @@ struct AttentionProblem {
   // a chunk are visited after those of lower stages; the table is there while plans are made.
   bool async_backward = false;
   const int32_t* chunk_stages = nullptr;
+  ChunkTraffic chunk_traffic = {};
 
   PERSEID_INLINE constexpr int64_t heads_of_arrival() const {  // of keys
     return max((batch * kv_heads + arriving_groups - 1) / arriving_groups, int64_t{1});

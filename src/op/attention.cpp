@@ -361,6 +361,7 @@ Status AttentionPlan::make(DevicePointer device, const perseid_attention_desc& d
   problem.arriving_groups = arriving.groups;
   problem.async_backward = arriving.backward;
   problem.chunk_stages = arriving.chunk_stages;
+  problem.chunk_traffic = arriving.traffic;
   const bool on_cpu = made->device().gpu == nullptr;
   const dispatch::Determinism determinism = made->device().determinism;
   if (determinism == dispatch::Determinism::kOn) problem.deterministic = true;

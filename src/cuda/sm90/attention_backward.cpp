@@ -7,6 +7,7 @@
 #include "cuda/runtime/memory.hpp"
 #include "cuda/sm90/attention_backward_bias.hpp"
 #include "cuda/sm90/attention_boxes.hpp"
+#include "cuda/sm90/backward_order.hpp"
 #include "math/leaf_tree.hpp"
 
 namespace perseid::internal::cuda {
@@ -27,7 +28,8 @@ constexpr Tiles kTiles[] = {
 
 // A section's queries, gradients of out and sums of dQ: this many bytes stay in the L2 cache.
 constexpr int64_t kSectionBytes = 1 << 25;
-// In deterministic mode under a causal mask one head of so many is reversed, in canonical order all.
+// In deterministic mode under a causal mask one head of so many is reversed, in canonical order
+// all.
 constexpr int32_t kHeadsForOneReversed = 8;
 // Clusters: where tiles are of unequal work and a batch entry has few of them, two blocks share the
 // query heads of a tile, or four where two would not fill the device, up to these numbers of
@@ -189,8 +191,7 @@ AttentionBackwardArguments attention_backward_arguments(const AttentionProblem& 
   fixed.batch_heads = static_cast<int32_t>((problem.ragged ? 1 : problem.batch) * problem.kv_heads);
   fixed.by_head = !problem.ragged && (config.reverse_order() ||
                                       (problem.bias && problem.bias_shape[0] != problem.batch));
-  fixed.forward_heads =
-      config.leaves ? 0 : fixed.kv_heads - fixed.kv_heads / kHeadsForOneReversed;
+  fixed.forward_heads = config.leaves ? 0 : fixed.kv_heads - fixed.kv_heads / kHeadsForOneReversed;
   // Without a mask all tiles cost the same, and one head after another reads the least.
   int64_t section = 1;
   if (config.right || config.deterministic) {
@@ -234,43 +235,15 @@ Status Sm90AttentionBackward::make(const AttentionProblem& problem,
   return {};
 }
 
-std::vector<int32_t> backward_order(const AttentionProblem& problem, int64_t keys, int64_t heads,
-                                    int64_t heads_per_section) {
-  const ChunkTable<int64_t> chunks{problem.chunks_kv.begin, problem.chunks_kv.count};
-  const int64_t tiles = ceil_div(problem.kv_len, keys);
-  const int64_t each = min(heads_per_section, problem.heads_of_arrival());
-  std::vector<std::vector<int64_t>> stages;
-  for (int64_t tile = 0; tile < tiles; ++tile) {
-    const ChunkRange<int64_t> of = chunks.covering(tile * keys, (tile + 1) * keys);
-    size_t last = 0;
-    for (int64_t chunk = of.first; chunk <= of.last; ++chunk)
-      last = std::max(last, static_cast<size_t>(problem.chunk_stages[chunk]));
-    if (stages.size() <= last) stages.resize(last + 1);
-    stages[last].push_back(tile);
-  }
-  // Half of the tiles that need no arrival come last: their gradients stay here, and the kernel
-  // computes them while those of the last arrivals leave.
-  if (stages.size() > 1) {
-    std::vector<int64_t> first, last;
-    for (size_t i = 0; i < stages[0].size(); ++i)
-      (i % 2 == 0 ? first : last).push_back(stages[0][i]);
-    stages[0] = std::move(first);
-    stages.push_back(std::move(last));
-  }
-  std::vector<int32_t> order;
-  order.reserve(static_cast<size_t>(tiles * heads));
-  for (const std::vector<int64_t>& stage : stages)
-    for (int64_t head = 0; head < heads; head += each)
-      for (const int64_t tile : stage)
-        for (int64_t h = head; h < min(head + each, heads); ++h)
-          order.push_back(static_cast<int32_t>(tile * heads + h));
-  return order;
-}
-
 Status Sm90AttentionBackward::make_order() {
   fixed_.heads_of_arrival = static_cast<int32_t>(problem_.heads_of_arrival());
   const std::vector<int32_t> order =
-      backward_order(problem_, config_.keys(), fixed_.batch_heads, fixed_.heads_per_section);
+      backward_order(problem_, {.keys = config_.keys(),
+                                .queries = config_.queries,
+                                .heads = fixed_.batch_heads,
+                                .heads_per_section = fixed_.heads_per_section,
+                                .cluster_size = config_.cluster_size,
+                                .multiprocessors = gpu_.facts().multiprocessors});
   Status status = chunks_.upload(problem_);
   if (!status.ok() || order.empty()) return status;
   void* memory = nullptr;

@@ -22,13 +22,6 @@ AttentionBackwardConfig choose_attention_backward(const AttentionProblem& proble
 std::vector<std::string> attention_backward_kernels(const AttentionBackwardConfig& config);
 inline constexpr const char* kAttentionBackwardHeader = "cuda/device/sm90/attention/backward.hpp";
 
-// Over chunks: tile * heads + head of each number in the raster order, for tiles of so many keys in
-// all key heads. Tiles of lower stages come first, but half of those of the lowest come last; of
-// these one section of heads after the other, and in a section the first tiles of all heads, as
-// without chunks.
-std::vector<int32_t> backward_order(const AttentionProblem& problem, int64_t keys, int64_t heads,
-                                    int64_t heads_per_section);
-
 // The arguments of a launch but for tensors and workspace.
 AttentionBackwardArguments attention_backward_arguments(const AttentionProblem& problem,
                                                         const AttentionBackwardConfig& config);

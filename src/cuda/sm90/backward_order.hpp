@@ -1,0 +1,34 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// The raster order of attention backward over chunks of keys that arrive, and whose gradients leave
+// (device/sm90/attention/backward_chunks.hpp).
+//
+// The keys of stage 0 are here at first and their gradients stay here, those of other stages arrive
+// one stage after the other. The longest tiles of stage 0 come first, while keys arrive, and its
+// shortest ones last, while gradients leave. Between them come the other stages, one by one or all
+// at once with the longest tiles first: the first lets gradients leave earlier, the second fills
+// the multiprocessors better where a stage has few blocks. How many tiles of stage 0 come first,
+// and which of the two it is, list scheduling decides: in its time of a launch a block takes as
+// long as it has steps, and waits for its keys.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "math/attention_problem.hpp"
+
+namespace perseid::internal::cuda {
+
+struct BackwardLaunch {
+  int64_t keys = 128, queries = 64;          // of a tile and of a step
+  int64_t heads = 1, heads_per_section = 1;  // key heads of all entries
+  int64_t cluster_size = 1, multiprocessors = 132;
+};
+
+// tile * heads + head of each number.
+std::vector<int32_t> backward_order(const AttentionProblem& problem, const BackwardLaunch& launch);
+// How long the launch takes in an order, in seconds, and until the last gradients have left.
+double backward_seconds(const AttentionProblem& problem, const BackwardLaunch& launch,
+                        const std::vector<int32_t>& order);
+
+}  // namespace perseid::internal::cuda
