@@ -81,20 +81,6 @@ TEST(HeadGroups, FollowTheTransferAndTheTiles) {
   EXPECT_EQ(groups(32768, 16, 16, 0), 1);
 }
 
-// Tiles of a number in the order, and whether each is there once.
-std::vector<int32_t> tiles_of(const std::vector<int32_t>& order, int64_t tiles, int32_t heads) {
-  std::vector<int32_t> numbers = order, of;
-  std::sort(numbers.begin(), numbers.end());
-  EXPECT_EQ(std::ssize(numbers), tiles * heads);
-  for (size_t i = 0; i < numbers.size(); ++i) EXPECT_EQ(numbers[i], static_cast<int32_t>(i));
-  for (size_t i = 0; i < order.size(); i += static_cast<size_t>(heads)) {
-    of.push_back(order[i] / heads);
-    for (size_t h = 0; h < static_cast<size_t>(heads); ++h)
-      EXPECT_EQ(order[i + h], of.back() * heads + static_cast<int32_t>(h));
-  }
-  return of;
-}
-
 TEST(BackwardOrder, FollowsTheStagesOfChunks) {
   AttentionProblem problem = make_case(DType::kBF16, 1, 4, 4, 8, 1000, 64, 64).problem;
   const int64_t begin[] = {0, 250, 500, 750, 1000};
@@ -102,17 +88,24 @@ TEST(BackwardOrder, FollowsTheStagesOfChunks) {
   problem.chunks_kv = {ChunkDim::kKv, begin, 4};
   problem.chunk_stages = stages;
   problem.arriving_groups = 2;
-  problem.chunk_traffic = {1e-6, 1e-6, 1e-6};
   const cuda::BackwardLaunch launch{.heads = 4, .heads_per_section = 4, .multiprocessors = 2};
-  const std::vector<int32_t> order = cuda::backward_order(problem, launch);
-  // Tiles 1 and 5 have keys of two stages, and wait for the later one. All take equally long.
-  const std::vector<int32_t> tiles = tiles_of(order, 8, 4);
-  const auto first = std::find(tiles.begin(), tiles.end(), 0);
-  EXPECT_EQ(std::vector<int32_t>(first, first + 2), (std::vector<int32_t>{0, 1}));
-  EXPECT_EQ(std::vector<int32_t>(first + 2, first + 5), (std::vector<int32_t>{5, 6, 7}));
+  // All tiles take equally long, and some of 1 and 5 have to wait.
+  std::vector<int32_t> wanted;
+  const auto add = [&](std::initializer_list<int32_t> tiles, int32_t first, int32_t end) {
+    for (const int32_t tile : tiles)
+      for (int32_t head = first; head < end; ++head) wanted.push_back(tile * 4 + head);
+  };
+  for (const int32_t head : {0, 2}) {  // heads that arrive together
+    add({2}, head, head + 2);
+    add({0, 1, 5, 6, 7}, head, head + 2);
+  }
+  add({3, 4}, 0, 4);
+  EXPECT_EQ(cuda::backward_order(problem, launch), wanted);
   problem.chunks_kv = {ChunkDim::kKv, begin, 0};
-  EXPECT_EQ(tiles_of(cuda::backward_order(problem, launch), 8, 4),
-            (std::vector<int32_t>{0, 1, 2, 3, 4, 5, 6, 7}));
+  problem.arriving_groups = 1;
+  wanted.clear();
+  add({0, 1, 2, 3, 4, 5, 6, 7}, 0, 4);
+  EXPECT_EQ(cuda::backward_order(problem, launch), wanted);
 }
 
 // Of zigzag ranks of four, bf16, dim 128, causal: against an order that has every other tile of the
@@ -146,13 +139,17 @@ TEST(BackwardOrder, FillsTheMultiprocessors) {
       const cuda::BackwardLaunch launch{
           .heads = of.kv_heads, .heads_per_section = of.kv_heads, .cluster_size = 2};
       const std::vector<int32_t> order = cuda::backward_order(problem, launch);
-      const std::vector<int32_t> tiles = tiles_of(order, of.length / 128, of.kv_heads);
+      const auto tiles = static_cast<int32_t>(of.length / 128);
+      std::vector<int32_t> numbers = order;
+      std::sort(numbers.begin(), numbers.end());
+      for (int32_t i = 0; i < tiles * of.kv_heads; ++i)
+        ASSERT_EQ(numbers[static_cast<size_t>(i)], i);
       // Of the own keys those of the later piece are seen by the fewest queries.
-      EXPECT_EQ(tiles.front() * 128, rank * piece);
-      EXPECT_EQ(tiles.back() * 128, (8 - rank) * piece - 128);
+      EXPECT_EQ(order.front() / of.kv_heads * 128, rank * piece);
+      EXPECT_EQ(order.back() / of.kv_heads * 128, (8 - rank) * piece - 128);
       std::vector<int32_t> before, last;
       for (int32_t stage = 0; stage < 4; ++stage)
-        for (int32_t tile = 0, seen = 0; tile < std::ssize(tiles); ++tile) {
+        for (int32_t tile = 0, seen = 0; tile < tiles; ++tile) {
           if (stages[tile * 128 / piece] != stage) continue;
           for (int32_t head = 0; head < of.kv_heads; ++head)
             (stage == 0 && seen % 2 == 1 ? last : before).push_back(tile * of.kv_heads + head);
@@ -164,6 +161,23 @@ TEST(BackwardOrder, FillsTheMultiprocessors) {
     }
     EXPECT_LT(slowest, 0.92 * slowest_before) << of.length;
   }
+}
+
+// Backward of the same; the transfer is that of keys and of gradients.
+TEST(BackwardStreams, WhereTransfersTakeLong) {
+  const auto streams = [](int64_t length, int64_t heads, int64_t kv_heads, double transfer) {
+    return collective::backward_streams({.kv_heads = kv_heads,
+                                         .heads = heads,
+                                         .rows = length / 4,
+                                         .keys = length,
+                                         .seen = 0.5,
+                                         .columns = 256},
+                                        transfer, 132);
+  };
+  EXPECT_TRUE(streams(8192, 32, 4, 154e-6));
+  EXPECT_TRUE(streams(16384, 32, 4, 252e-6));
+  EXPECT_TRUE(streams(32768, 8, 1, 154e-6));
+  EXPECT_FALSE(streams(65536, 8, 1, 252e-6));
 }
 
 TEST(SectionOfRank, HasEnoughTilesOfHeadsThatArriveTogether) {

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "collective/fusion.hpp"
 #include "dispatch/memory.hpp"
 #include "op/attention.hpp"
 #include "op/descriptor.hpp"
@@ -29,7 +28,7 @@ Status ContextAttentionPlan::make(op::DevicePointer device, GroupPointer group,
         std::make_unique<ContextLengths>(device, made->batch_, ranks.size(), made->zigzag_,
                                          made->canonical_ && desc.attention->gradients != 0);
   // Again an exchange, as an implementation may refuse on one rank alone.
-  made->streams_ = desc.fusion == PERSEID_FUSED && made->may_stream();
+  made->streams_ = made->wants_to_stream(*desc.attention, desc.fusion);
   Status attention = made->make_attention(device, *desc.attention);
   std::vector<std::string> streaming;
   if (Status status = ranks.exchange(operation, attention, made->streams_ ? "1" : "", &streaming);
@@ -158,19 +157,26 @@ Status ContextAttentionPlan::read(const perseid_context_attention_desc& desc,
   return {};
 }
 
+AttentionShard ContextAttentionPlan::shard_of(const perseid_attention_desc& desc) const {
+  const bool half = desc.causal != PERSEID_CAUSAL_NONE;
+  return {.kv_heads = batch_ * kv_heads_,
+          .heads = batch_ * desc.heads,
+          .rows = longest_q_,
+          .keys = kv_rows_ * group_->size(),
+          .seen = half ? 0.5 : 1,
+          .columns = head_dim_ + value_dim_};
+}
+
+// Of the keys and values of the other ranks, or of as many elements of their gradients.
+double ContextAttentionPlan::transfer_seconds(double element_size) const {
+  const auto elements = static_cast<double>((head_dim_ + value_dim_) * batch_ * kv_heads_) *
+                        static_cast<double>(kv_rows_) * static_cast<double>(group_->size() - 1);
+  return forecast_fusion(device(), *group_, 0, elements * element_size, 1).transfer;
+}
+
 int64_t ContextAttentionPlan::groups_of_heads(const perseid_attention_desc& desc) const {
   if (!by_heads_ || ragged_ || size_of(dtype_) != 2) return 1;
-  const bool half = desc.causal != PERSEID_CAUSAL_NONE;
-  const AttentionShard shard{.kv_heads = batch_ * kv_heads_,
-                             .heads = batch_ * desc.heads,
-                             .rows = longest_q_,
-                             .keys = kv_rows_ * group_->size(),
-                             .seen = half ? 0.5 : 1,
-                             .columns = head_dim_ + value_dim_};
-  const auto received = static_cast<double>(shard.columns * size_of(dtype_)) *
-                        static_cast<double>(shard.kv_heads) * static_cast<double>(kv_rows_) *
-                        static_cast<double>(group_->size() - 1);
-  return head_groups(shard, forecast_fusion(device(), *group_, 0, received, 1).transfer);
+  return head_groups(shard_of(desc), transfer_seconds(2));
 }
 
 // A launch of a group has to fill the multiprocessors well. It counts its heads from 0, which no
@@ -185,6 +191,17 @@ int64_t ContextAttentionPlan::groups_of_gradients(const perseid_attention_desc& 
   int64_t groups = 1;
   while (kv_heads_ % (2 * groups) == 0 && tiles / (2 * groups) >= kFewestTiles) groups *= 2;
   return groups;
+}
+
+// Two ranks exchange little, and launches of groups of heads hide most of it: there waiting in the
+// kernel gained nothing.
+bool ContextAttentionPlan::wants_to_stream(const perseid_attention_desc& desc,
+                                           uint32_t fusion) const {
+  if (!may_stream() || fusion != PERSEID_FUSION_AUTO)
+    return may_stream() && fusion == PERSEID_FUSED;
+  return size_of(dtype_) == 2 && group_->size() > 2 && gradient_groups_ == 1 &&
+         backward_streams(shard_of(desc), transfer_seconds(2) + transfer_seconds(sizeof(float)),
+                          device().gpu->facts().multiprocessors);
 }
 
 QueryRows ContextAttentionPlan::placement_of(int32_t rank) const {
@@ -442,6 +459,7 @@ void ContextAttentionPlan::describe(const perseid_attention_desc& desc) {
                         : " that begins with the own ones",
            chunks_->groups == 1 ? "" : concatenate(", heads in ", chunks_->groups, " groups"), "; ",
            why_,
+           streams_ ? "; backward begins with the own keys, and gradients leave while it runs" : "",
            group_attention_ == nullptr
                ? ""
                : concatenate("; backward of ", gradient_groups_, " groups of heads, whose ",

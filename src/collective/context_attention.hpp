@@ -17,11 +17,13 @@
 // A rank computes what its queries give to the gradients of all keys, of the same layout in
 // float32; a key's rank sums these in the order of ranks. Between GPUs that map each other's
 // memory, backward computes heads in groups, one launch for each: the keys of the next group arrive
-// and the gradients of the previous group leave during a launch.
+// and the gradients of the previous group leave during a launch. Or one kernel waits for keys
+// itself and signals gradients that are complete.
 #pragma once
 
 #include "collective/context_leaves.hpp"
 #include "collective/context_lengths.hpp"
+#include "collective/fusion.hpp"
 #include "collective/partial_gradients.hpp"
 #include "collective/plan.hpp"
 #include "collective/streamed_gradients.hpp"
@@ -66,6 +68,7 @@ class ContextAttentionPlan final : public op::Plan {
   Status read(const perseid_context_attention_desc& desc, const Operation& operation);
   Status make_attention(const op::DevicePointer& device, const perseid_attention_desc& desc);
   bool may_stream() const;
+  bool wants_to_stream(const perseid_attention_desc& desc, uint32_t fusion) const;
   ChunkTraffic traffic() const;
   int64_t groups_of_gradients(const perseid_attention_desc& desc, uint32_t fusion) const;
   void find_readers(const perseid_attention_desc& desc);
@@ -74,6 +77,8 @@ class ContextAttentionPlan final : public op::Plan {
   Status make_transports(const Operation& operation);
   Status make_streamed(const TransportSite& site);
   void view(std::byte* data, DType dtype, bool by_heads, KeysAndValues* views) const;
+  AttentionShard shard_of(const perseid_attention_desc& desc) const;
+  double transfer_seconds(double element_size) const;
   int64_t groups_of_heads(const perseid_attention_desc& desc) const;
   void describe(const perseid_attention_desc& desc);
 
@@ -112,8 +117,6 @@ class ContextAttentionPlan final : public op::Plan {
   Status push_gradients() const;
   Status sum_streamed(const Operation& operation, const Sending& sending, const Tensor& key,
                       const Tensor& value) const;
-  // Groups of heads whose gradients are complete one after the other.
-  int64_t sections_of_gradients() const { return streams_ ? 1 : chunks_->groups; }
   std::span<const StreamedGradients::Run> streamed_runs(int32_t rank) const;
   Status sum_gradients(const Operation& operation, const Sending& sending, const Tensor& key,
                        const Tensor& value) const;

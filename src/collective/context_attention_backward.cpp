@@ -157,17 +157,16 @@ Status ContextAttentionPlan::stream_gradients(const Operation& operation, const 
 // Those of a group of heads while the next ones arrive.
 Status ContextAttentionPlan::sum_streamed(const Operation& operation, const Sending& sending,
                                           const Tensor& key, const Tensor& value) const {
-  const int64_t sections = sections_of_gradients(), heads = batch_ * kv_heads_ / sections;
+  const int64_t heads = batch_ * kv_heads_ / chunks_->groups;  // of a group
   Status status;
-  for (int64_t section = 0; status.ok() && section < sections; ++section) {
+  for (int64_t group = 0; status.ok() && group < chunks_->groups; ++group) {
     for (const StreamedGradients::Run& run : streamed_runs(group_->rank()))
       for (int64_t entry = 0; entry < batch_; ++entry)
         for (const bool of_value : {false, true}) {
           const Tensor& out = of_value ? value : key;
-          if (!out.present()) continue;
-          const int64_t first = max(section * heads, entry * kv_heads_),
-                        end = min((section + 1) * heads, (entry + 1) * kv_heads_);
-          if (first >= end) continue;
+          const int64_t first = max(group * heads, entry * kv_heads_),
+                        end = min((group + 1) * heads, (entry + 1) * kv_heads_);
+          if (!out.present() || first >= end) continue;
           Tensor rows = rows_of(out, entry, run.row, run.count);
           rows.data = rows.as<std::byte>() +
                       (first - entry * kv_heads_) * rows.stride[1] * size_of(rows.dtype);
@@ -177,7 +176,7 @@ Status ContextAttentionPlan::sum_streamed(const Operation& operation, const Send
                                .of_value = of_value,
                                .accumulates = of_value ? accumulate_value_ : accumulate_key_});
         }
-    status = streamed_->sum(operation, (section + 1) * chunks_->groups / sections, sending.stream);
+    status = streamed_->sum(operation, group + 1, sending.stream);
   }
   return status;
 }
@@ -206,16 +205,13 @@ Status ContextAttentionPlan::differentiate_groups(const Operation& operation,
   return status;
 }
 
-// In the order in which they are complete: a streaming kernel has those of a rank in all heads.
+// In the order in which they are complete.
 Status ContextAttentionPlan::push_gradients() const {
-  const int64_t sections = sections_of_gradients(), each = chunks_->groups / sections;
   Status status;
-  for (int64_t section = 0; section < sections; ++section)
-    for (int32_t step = 1; step < group_->size(); ++step) {
+  for (int64_t group = 0; group < chunks_->groups; ++group)
+    for (int32_t step = 1; status.ok() && step < group_->size(); ++step) {
       const int32_t rank = (group_->rank() + step) % group_->size();
-      const std::span<const StreamedGradients::Run> runs = streamed_runs(rank);
-      for (int64_t group = section * each; status.ok() && group < (section + 1) * each; ++group)
-        status = streamed_->push(rank, group, runs);
+      status = streamed_->push(rank, group, streamed_runs(rank));
     }
   return status;
 }

@@ -103,6 +103,15 @@ int64_t head_groups(const AttentionShard& shard, double transfer) {
   return groups;
 }
 
+bool backward_streams(const AttentionShard& shard, double transfer, int32_t multiprocessors) {
+  // What waits of blocks cost, of the launch.
+  constexpr double kWaits = 0.05;
+  const double flops = 5 * static_cast<double>(shard.heads) * static_cast<double>(shard.rows) *
+                       static_cast<double>(shard.keys) * shard.seen *
+                       static_cast<double>(shard.columns);
+  return transfer > kWaits * flops / (kAttentionRate * multiprocessors);
+}
+
 bool choose_fusion(uint32_t wanted, const FusionForecast& forecast, std::string* why) {
   if (forecast.staged != nullptr) {
     *why = concatenate("unfused: ", forecast.staged, ", predicted transfer ",

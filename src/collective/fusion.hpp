@@ -56,6 +56,9 @@ struct AttentionShard {
 // once, they would wait for bytes of the others. A group arrives while its first tiles are half
 // done, and has two tiles for each multiprocessor.
 int64_t head_groups(const AttentionShard& shard, double transfer);
+// Whether keys arrive and gradients leave while backward runs. transfer: the seconds of both, which
+// else come before and behind it.
+bool backward_streams(const AttentionShard& shard, double transfer, int32_t multiprocessors);
 
 // `wanted` of the descriptor, or what the model says; unfused where data is staged. `why`: a
 // sentence's end, for explain.

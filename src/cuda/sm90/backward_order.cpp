@@ -13,7 +13,9 @@ namespace {
 
 // Of a multiprocessor, in FLOPs a second; and what a block takes besides its steps.
 constexpr double kRate = 4.5e12, kBlock = 4e-6;
-constexpr int64_t kEighths[] = {2, 4, 6};  // of stage 0 that come first
+// Of stage 0 that come first: half, unless others take so much of its time or less.
+constexpr int64_t kEighths[] = {4, 2, 6};
+constexpr double kShorter = 0.98;
 
 // The tiles of keys of a launch.
 class Tiles {
@@ -57,23 +59,26 @@ class Tiles {
   std::vector<int64_t> steps_, stage_;
 };
 
-std::vector<int32_t> order_of(const Tiles& tiles, const BackwardLaunch& launch, bool one_by_one,
-                              int64_t eighths) {
+std::vector<int32_t> order_of(const Tiles& tiles, const BackwardLaunch& launch,
+                              int64_t heads_of_group, int64_t eighths) {
   std::vector<int32_t> order;
   order.reserve(static_cast<size_t>(tiles.count() * launch.heads));
-  const auto add = [&](std::span<const int64_t> added) {
-    for (int64_t head = 0; head < launch.heads; head += launch.heads_per_section)
+  const auto add = [&](std::span<const int64_t> added, int64_t from, int64_t to) {
+    for (int64_t head = from; head < to; head += launch.heads_per_section)
       for (const int64_t tile : added)
-        for (int64_t h = head; h < min(head + launch.heads_per_section, launch.heads); ++h)
+        for (int64_t h = head; h < min(head + launch.heads_per_section, to); ++h)
           order.push_back(static_cast<int32_t>(tile * launch.heads + h));
   };
-  const int64_t stages = tiles.stages();
-  const std::vector<int64_t> here = tiles.of_stages(0, 1);
-  const size_t first = stages > 1 ? here.size() * static_cast<size_t>(eighths) / 8 : here.size();
-  add(std::span(here).first(first));
-  const int64_t each = one_by_one ? 1 : max(stages - 1, int64_t{1});
-  for (int64_t stage = 1; stage < stages; stage += each) add(tiles.of_stages(stage, stage + each));
-  add(std::span(here).subspan(first));
+  const std::vector<int64_t> here = tiles.of_stages(0, 1),
+                             arriving = tiles.of_stages(1, tiles.stages());
+  const size_t first =
+      arriving.empty() ? here.size() : here.size() * static_cast<size_t>(eighths) / 8;
+  for (int64_t head = 0; head < launch.heads; head += heads_of_group) {
+    const int64_t end = min(head + heads_of_group, launch.heads);
+    add(std::span(here).first(first), head, end);
+    add(arriving, head, end);
+  }
+  add(std::span(here).subspan(first), 0, launch.heads);
   return order;
 }
 
@@ -104,12 +109,12 @@ double seconds_of(const Tiles& tiles, const AttentionProblem& problem, const Bac
     }
     running.push(end);
     last = max(last, end);
-    double& of_stage = complete[static_cast<size_t>(stage * groups + group)];
+    double& of_stage = complete[static_cast<size_t>(group * stages + stage)];
     of_stage = max(of_stage, end);
   }
   double left = 0;
-  for (size_t i = static_cast<size_t>(groups); i < complete.size(); ++i)
-    left = max(left, complete[i]) + traffic.departure;
+  for (int64_t i = 0; i < stages * groups; ++i)
+    if (i % stages > 0) left = max(left, complete[static_cast<size_t>(i)]) + traffic.departure;
   return max(last, left);
 }
 
@@ -119,14 +124,13 @@ std::vector<int32_t> backward_order(const AttentionProblem& problem, const Backw
   const Tiles tiles(problem, launch);
   std::vector<int32_t> best;
   double fewest = 0;
-  for (const bool one_by_one : {true, false})
-    for (const int64_t eighths : kEighths) {
-      std::vector<int32_t> order = order_of(tiles, launch, one_by_one, eighths);
-      const double seconds = seconds_of(tiles, problem, launch, order);
-      if (!best.empty() && seconds >= fewest) continue;
-      fewest = seconds;
-      best = std::move(order);
-    }
+  for (const int64_t eighths : kEighths) {
+    std::vector<int32_t> order = order_of(tiles, launch, problem.heads_of_arrival(), eighths);
+    const double seconds = seconds_of(tiles, problem, launch, order);
+    if (!best.empty() && seconds > kShorter * fewest) continue;
+    fewest = seconds;
+    best = std::move(order);
+  }
   return best;
 }
 

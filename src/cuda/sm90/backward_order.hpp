@@ -3,12 +3,14 @@
 // The raster order of attention backward over chunks of keys that arrive, and whose gradients leave
 // (device/sm90/attention/backward_chunks.hpp).
 //
-// The keys of stage 0 are here at first and their gradients stay here, those of other stages arrive
-// one stage after the other. The longest tiles of stage 0 come first, while keys arrive, and its
-// shortest ones last, while gradients leave. Between them come the other stages, one by one or all
-// at once with the longest tiles first: the first lets gradients leave earlier, the second fills
-// the multiprocessors better where a stage has few blocks. How many tiles of stage 0 come first,
-// and which of the two it is, list scheduling decides: in its time of a launch a block takes as
+// Heads that arrive together follow one another, so that their gradients leave together and what
+// they read stays in the L2 cache. The keys of stage 0 are here at first and their gradients stay
+// here; those of other stages arrive one stage after the other. A group of heads begins with the
+// longest tiles of stage 0, while keys arrive; then come all other stages, the longest tiles first,
+// so that the multiprocessors end at about the same time. The shortest tiles of stage 0 come last,
+// of all groups, while gradients leave.
+//
+// How many of stage 0 come first, list scheduling decides: in its time of a launch a block takes as
 // long as it has steps, and waits for its keys.
 #pragma once
 

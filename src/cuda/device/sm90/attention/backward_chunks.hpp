@@ -3,8 +3,7 @@
 // Attention backward over chunks of keys, between ranks: keys and values arrive while the kernel
 // runs, and their gradients leave.
 //
-// The raster order has the chunks that are here at first before those that arrive (a table that the
-// host makes). A block waits once, for the chunks of its tile; blocks run in the order of their
+// The raster order is a table that the host makes (backward_order.hpp). A block waits once, for the chunks of its tile; blocks run in the order of their
 // numbers, so that by then most have arrived. Every warp that has stored gradients of its 16 keys
 // counts that in the chunks which the tile has keys of, and the last one signals the chunk.
 //
