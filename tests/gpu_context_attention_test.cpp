@@ -353,6 +353,19 @@ TEST_F(GpuContextAttention, GradientsOfGroupsOfHeads) {
   expect_bits_of_one_gpu(square(4096, 128, {.heads = 64, .kv_heads = 32}));
 }
 
+// One kernel waits for keys and signals gradients: of groups of heads and of several entries.
+TEST_F(GpuContextAttention, StreamsGradients) {
+  const auto expect = [](const Problem& problem) {
+    expect_as_on_the_cpu(problem, perseid::bf16, perseid::Fusion::kFused);
+  };
+  expect(square(1024, 128, {.heads = 8, .kv_heads = 4, .chunks = 2, .accumulate = true}));
+  expect(square(1024, 64, {.layout = perseid::bhsd, .batch = 2, .dropout = 0.3}));
+  expect(
+      square(700, 128,
+             {.placement = Sharding::kContiguous, .mask = {}, .batch = 2, .shards = {403, 297}}));
+  expect(square(2048, 64, {.batch = 2, .heads = 32, .kv_heads = 8}));
+}
+
 // Forward by kernels that take rows from anywhere, against the rows of one GPU that has them all.
 void expect_bits_of_portable(const Problem& problem) {
   on_gpu_ranks(problem.ranks, [&](const Group& group) {
@@ -467,12 +480,13 @@ TEST_F(GpuContextAttention, ReportsAddUp) {
   });
 }
 
-void expect_to_go_on_without_a_silent_rank(int32_t ranks, bool forward) {
+void expect_to_go_on_without_a_silent_rank(int32_t ranks, bool forward,
+                                           perseid::Fusion fusion = perseid::Fusion::kAuto) {
   const Problem problem = of_type(square(512 * ranks, 128, {.ranks = ranks}), perseid::bf16);
   on_gpu_ranks(problem.ranks, [&](const Group& group) {
     const int32_t rank = group.rank();
     const Tensors own = take(problem, make(problem, 0), rank);
-    const OnRank on_rank(group, problem, own);
+    const OnRank on_rank(group, problem, own, fusion);
     if (rank == 1) return;
     const TensorsOf<OnGpu> tensors = copy_to_gpu(on_rank.context, own);
     perseid_wait_record record{};
@@ -517,6 +531,9 @@ TEST_F(GpuContextAttention, ForwardGoesOnWithoutASilentRank) {
 }
 TEST_F(GpuContextAttention, BackwardGoesOnWithoutASilentRank) {
   expect_to_go_on_without_a_silent_rank(2, false);
+}
+TEST_F(GpuContextAttention, StreamedBackwardGoesOnWithoutASilentRank) {
+  expect_to_go_on_without_a_silent_rank(2, false, perseid::Fusion::kFused);
 }
 
 TEST_P(GpuContextAttentionOfRanks, GoOnWithoutASilentRank) {

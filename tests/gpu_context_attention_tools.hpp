@@ -74,7 +74,8 @@ struct OnRank {
 };
 
 // Two executions with different operands.
-inline void expect_as_on_the_cpu(Problem problem, DType dtype = perseid::bf16) {
+inline void expect_as_on_the_cpu(Problem problem, DType dtype = perseid::bf16,
+                                 perseid::Fusion fusion = perseid::Fusion::kAuto) {
   problem.dtype = dtype;
   SCOPED_TRACE(testing::Message() << problem.ranks << " ranks, q_len " << problem.q_len
                                   << ", kv_len " << problem.kv_len << ", heads " << problem.heads
@@ -92,7 +93,7 @@ inline void expect_as_on_the_cpu(Problem problem, DType dtype = perseid::bf16) {
   }
   on_gpu_ranks(problem.ranks, [&](const Group& group) {
     const int32_t rank = group.rank();
-    const OnRank on_rank(group, problem, take(problem, make(problem, 0), rank));
+    const OnRank on_rank(group, problem, take(problem, make(problem, 0), rank), fusion);
     for (uint64_t repeat = 0; repeat < 2; ++repeat) {
       SCOPED_TRACE(testing::Message() << "rank " << rank << ", execution " << repeat);
       const Tensors result = on_rank.run(problem, take(problem, make(problem, repeat), rank));

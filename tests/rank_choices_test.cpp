@@ -1,17 +1,22 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// What is chosen for products over the ranks of GPUs: facts and numbers alone, so that no GPU is
-// needed.
+// What is chosen for products and attention over the ranks of GPUs: facts and numbers alone, so
+// that no GPU is needed.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <vector>
 
+#include "attention_cases.hpp"
 #include "collective/fusion.hpp"
 #include "collective/shard_products.hpp"
+#include "cuda/sm90/backward_order.hpp"
 
 namespace perseid::internal {
 namespace {
+
+using cpu::attention_cases::make_case;
 
 // By copy engines: at best stores are as fast.
 TEST(PeerStores, AreThoseOfWhoeverAsks) {
@@ -156,6 +161,127 @@ TEST(ShardProducts, TakeTargetsWhereStoresAreAskedFor) {
   // No tile of 128 rows divides these.
   EXPECT_EQ(storing({2, 640, 8192, 4096}), "64 x 128, clusters of 1");
   EXPECT_EQ(storing({8, 8192, 8192, 7168}), "128 x 256, clusters of 2");
+}
+
+// Attention over ranks, of dim 128, whose transfer takes about as long as between four GPUs.
+TEST(HeadGroups, FollowTheTransferAndTheTiles) {
+  const auto groups = [](int64_t length, int64_t heads, int64_t kv_heads, double transfer) {
+    return collective::head_groups({.kv_heads = kv_heads,
+                                    .heads = heads,
+                                    .rows = length / 4,
+                                    .keys = length,
+                                    .seen = 0.5,
+                                    .columns = 256},
+                                   transfer);
+  };
+  EXPECT_EQ(groups(32768, 16, 16, 550e-6), 4);  // eight would have one wave of tiles each
+  EXPECT_EQ(groups(32768, 32, 4, 158e-6), 2);
+  EXPECT_EQ(groups(8192, 32, 4, 61e-6), 2);
+  EXPECT_EQ(groups(131072, 32, 4, 500e-6), 2);
+  EXPECT_EQ(groups(131072, 64, 64, 20e-3), 8);
+  EXPECT_EQ(groups(32768, 8, 1, 100e-6), 1);   // no heads to divide
+  EXPECT_EQ(groups(32768, 18, 6, 1), 2);       // three heads are not divided
+  EXPECT_EQ(groups(4096, 16, 16, 100e-6), 1);  // one wave of tiles
+  EXPECT_EQ(groups(32768, 16, 16, 0), 1);
+}
+
+TEST(BackwardOrder, FollowsTheStagesOfChunks) {
+  AttentionProblem problem = make_case(DType::kBF16, 1, 4, 4, 8, 1000, 64, 64).problem;
+  const int64_t begin[] = {0, 250, 500, 750, 1000};
+  const int32_t stages[] = {1, 0, 0, 2};
+  problem.chunks_kv = {ChunkDim::kKv, begin, 4};
+  problem.chunk_stages = stages;
+  problem.arriving_groups = 2;
+  const cuda::BackwardLaunch launch{.heads = 4, .heads_per_section = 4, .multiprocessors = 2};
+  // All tiles take equally long, and some of 1 and 5 have to wait.
+  std::vector<int32_t> wanted;
+  const auto add = [&](std::initializer_list<int32_t> tiles, int32_t first, int32_t end) {
+    for (const int32_t tile : tiles)
+      for (int32_t head = first; head < end; ++head) wanted.push_back(tile * 4 + head);
+  };
+  for (const int32_t head : {0, 2}) {  // heads that arrive together
+    add({2}, head, head + 2);
+    add({0, 1, 5, 6, 7}, head, head + 2);
+  }
+  add({3, 4}, 0, 4);
+  EXPECT_EQ(cuda::backward_order(problem, launch), wanted);
+  problem.chunks_kv = {ChunkDim::kKv, begin, 0};
+  problem.arriving_groups = 1;
+  wanted.clear();
+  add({0, 1, 2, 3, 4, 5, 6, 7}, 0, 4);
+  EXPECT_EQ(cuda::backward_order(problem, launch), wanted);
+}
+
+// Of zigzag ranks of four, bf16, dim 128, causal: against an order that has every other tile of the
+// own keys first, and the others last. Of all ranks the slowest counts.
+TEST(BackwardOrder, FillsTheMultiprocessors) {
+  struct Case {
+    int64_t length, heads;
+    int32_t kv_heads;
+    int64_t groups;
+    double arrival;  // of the keys of a rank and a group
+  };
+  for (const Case& of : {Case{8192, 32, 4, 2, 9e-6}, {32768, 8, 1, 1, 15e-6}}) {
+    double slowest = 0, slowest_before = 0;
+    for (int32_t rank = 0; rank < 4; ++rank) {
+      SCOPED_TRACE(testing::Message() << of.length << " positions, rank " << rank);
+      const int64_t rows = of.length / 4, piece = rows / 2;
+      AttentionProblem problem =
+          make_case(DType::kBF16, 1, of.heads, of.kv_heads, rows, of.length, 128, 128).problem;
+      problem.causal = Causal::kBottomRight;
+      problem.rows.ranks = 4;
+      problem.rows.rank = rank;
+      problem.rows.zigzag = true;
+      int64_t begin[9];
+      int32_t stages[8];
+      for (int32_t i = 0; i <= 8; ++i) begin[i] = i * piece;
+      for (int32_t i = 0; i < 8; ++i) stages[i] = ((i < 4 ? i : 7 - i) - rank + 4) % 4;
+      problem.chunks_kv = {ChunkDim::kKv, begin, 8};
+      problem.chunk_stages = stages;
+      problem.arriving_groups = of.groups;
+      problem.chunk_traffic = {28e-6, of.arrival, 2 * of.arrival};
+      const cuda::BackwardLaunch launch{
+          .heads = of.kv_heads, .heads_per_section = of.kv_heads, .cluster_size = 2};
+      const std::vector<int32_t> order = cuda::backward_order(problem, launch);
+      const auto tiles = static_cast<int32_t>(of.length / 128);
+      std::vector<int32_t> numbers = order;
+      std::sort(numbers.begin(), numbers.end());
+      for (int32_t i = 0; i < tiles * of.kv_heads; ++i)
+        ASSERT_EQ(numbers[static_cast<size_t>(i)], i);
+      // Of the own keys those of the later piece are seen by the fewest queries.
+      EXPECT_EQ(order.front() / of.kv_heads * 128, rank * piece);
+      EXPECT_EQ(order.back() / of.kv_heads * 128, (8 - rank) * piece - 128);
+      std::vector<int32_t> before, last;
+      for (int32_t stage = 0; stage < 4; ++stage)
+        for (int32_t tile = 0, seen = 0; tile < tiles; ++tile) {
+          if (stages[tile * 128 / piece] != stage) continue;
+          for (int32_t head = 0; head < of.kv_heads; ++head)
+            (stage == 0 && seen % 2 == 1 ? last : before).push_back(tile * of.kv_heads + head);
+          ++seen;
+        }
+      before.insert(before.end(), last.begin(), last.end());
+      slowest = std::max(slowest, cuda::backward_seconds(problem, launch, order));
+      slowest_before = std::max(slowest_before, cuda::backward_seconds(problem, launch, before));
+    }
+    EXPECT_LT(slowest, 0.92 * slowest_before) << of.length;
+  }
+}
+
+// Backward of the same; the transfer is that of keys and of gradients.
+TEST(BackwardStreams, WhereTransfersTakeLong) {
+  const auto streams = [](int64_t length, int64_t heads, int64_t kv_heads, double transfer) {
+    return collective::backward_streams({.kv_heads = kv_heads,
+                                         .heads = heads,
+                                         .rows = length / 4,
+                                         .keys = length,
+                                         .seen = 0.5,
+                                         .columns = 256},
+                                        transfer, 132);
+  };
+  EXPECT_TRUE(streams(8192, 32, 4, 154e-6));
+  EXPECT_TRUE(streams(16384, 32, 4, 252e-6));
+  EXPECT_TRUE(streams(32768, 8, 1, 154e-6));
+  EXPECT_FALSE(streams(65536, 8, 1, 252e-6));
 }
 
 }  // namespace
