@@ -3,9 +3,10 @@
 // Attention backward over chunks of keys, between ranks: keys and values arrive while the kernel
 // runs, and their gradients leave.
 //
-// The raster order is a table that the host makes (backward_order.hpp). A block waits once, for the chunks of its tile; blocks run in the order of their
-// numbers, so that by then most have arrived. Every warp that has stored gradients of its 16 keys
-// counts that in the chunks which the tile has keys of, and the last one signals the chunk.
+// The raster order is a table that the host makes (backward_order.hpp). A block waits once, for the
+// chunks of its tile; blocks run in the order of their numbers, so that by then most have arrived.
+// Every warp that has stored gradients of its 16 keys counts that in the chunks which the tile has
+// keys of, and the last one signals the chunk.
 //
 // Memory order. Lanes store, the warp synchronises, one lane adds with release and acquire order:
 // the last one to add has seen the stores of all, and its release at system scope publishes them.
