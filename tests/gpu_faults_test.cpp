@@ -369,6 +369,13 @@ TEST_F(Faults, ReportsOfWaits) {
   *report = {kReportedPeerLost, -1, 0, 1, 9, 8};
   EXPECT_EQ(synchronize(*gpu, streams).code(), PERSEID_PEER_LOST);
   EXPECT_EQ(synchronize(*gpu, streams).code(), PERSEID_TIMEOUT);
+  // Reports of this stream that somebody knows of.
+  ASSERT_TRUE(gpu->wait_reports().draw(execution, streams, &report).ok());
+  ASSERT_TRUE(gpu->wait_reports().draw(execution, streams + 1, &second).ok());
+  *report = *second = {kReportedPeerLost, -1, 0, 1, 9, 8};
+  gpu->wait_reports().forget(streams);
+  EXPECT_TRUE(synchronize(*gpu, streams).ok());
+  EXPECT_EQ(synchronize(*gpu, streams + 1).code(), PERSEID_PEER_LOST);
 }
 
 // Loading and freeing wait for all work of the context: what waits for other ranks ends before,

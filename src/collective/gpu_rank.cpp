@@ -99,7 +99,7 @@ Status GpuRank::make_words(const Operation& operation) {
 }
 
 GpuRank::~GpuRank() {
-  drain();
+  acknowledge();
   {
     const std::lock_guard lock(mutex_);
     ended_ = true;
@@ -203,6 +203,23 @@ void GpuRank::drain() {
     longest = std::max(longest, slot(number).deadline_ns);
   const auto end = cpu::deadline_after(longest) + kDraining;
   while (in_flight() > 0 && Clock::now() < end) changed_.wait_for(lock, kInterval);
+}
+
+void GpuRank::acknowledge() {
+  drain();
+  std::vector<void*> streams;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!failed_) return;
+    const uint32_t kept = std::min(submitted_ - first_, kSlots);
+    for (uint32_t number = submitted_ - kept + 1; number != submitted_ + 1; ++number) {
+      slot(number).reported = true;
+      streams.push_back(slot(number).work.stream);
+    }
+  }
+  std::sort(streams.begin(), streams.end());
+  streams.erase(std::unique(streams.begin(), streams.end()), streams.end());
+  for (void* const stream : streams) gpu_->wait_reports().forget(stream);
 }
 
 // ---- Failures ----

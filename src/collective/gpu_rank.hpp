@@ -94,6 +94,8 @@ class GpuRank final : public cuda::StreamObserver {
   // Returns when no operation is in flight. Memory may be unmapped then.
   void drain() override;
   Status take(void* stream) override;
+  // Drains. The caller knows that what was in flight has failed: synchronisations do not return it.
+  void acknowledge();
   const std::shared_ptr<cuda::Gpu>& gpu() const { return gpu_; }
 
  private:

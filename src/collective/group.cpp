@@ -8,6 +8,7 @@
 #include <cstring>
 #include <numeric>
 
+#include "collective/gpu_rank.hpp"
 #include "op/chunks.hpp"
 
 namespace perseid::internal::collective {
@@ -375,6 +376,7 @@ Status Group::shrink(const Operation& operation, std::shared_ptr<Group>* survivo
   uint64_t members = mask_of(members_);
   uint32_t generation = generation_;
   superseded_ = true;
+  const bool failed = cpu::load_acquire(abort_) != 0;
   for (;;) {
     if (!mesh_->agree(members, generation, operation.deadline, &members, &generation))
       return Status::error(PERSEID_PEER_LOST, operation.name, ": the others went on without rank ",
@@ -393,6 +395,9 @@ Status Group::shrink(const Operation& operation, std::shared_ptr<Group>* survivo
       *survivors = std::move(made);
       // Plans of this group are to be made again, also where it has not failed.
       set_abort(abort_, Failure::kLeft, rank_);
+      // Who shrinks a group that has failed knows what became of its executions. Otherwise the next
+      // synchronisation, of the smaller group's plans, would return that failure.
+      if (failed && gpu_rank_ != nullptr) gpu_rank_->acknowledge();
       return {};
     }
     made->superseded_ = true;

@@ -75,8 +75,14 @@ Status WaitReports::draw(const WaitingExecution& execution, void* stream, WaitRe
   return {};
 }
 
-Status WaitReports::take(void* stream) {
-  const Status observed = observers_->take(stream);
+Status WaitReports::take(void* stream) { return take_slots(stream, observers_->take(stream)); }
+
+void WaitReports::forget(void* stream) {
+  (void)take_slots(stream, Status::error(PERSEID_PEER_LOST, "known"));
+}
+
+// What was observed takes the place of all reports.
+Status WaitReports::take_slots(void* stream, const Status& observed) {
   const std::lock_guard lock(mutex_);
   const size_t drawn = next_ < kSlots ? next_ : kSlots;
   for (size_t i = 0; i < drawn; ++i) {

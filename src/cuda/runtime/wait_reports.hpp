@@ -61,6 +61,8 @@ class WaitReports {
   Status draw(const WaitingExecution& execution, void* stream, WaitReport** report);
   // The first report of the stream's executions; each is returned once. OK where there is none.
   Status take(void* stream);
+  // Whoever would take the reports of the stream knows of them.
+  void forget(void* stream);
   // Allocates the memory now instead of at the first draw(). The context must be current.
   Status reserve();
 
@@ -69,6 +71,7 @@ class WaitReports {
 
  private:
   Status allocate();
+  Status take_slots(void* stream, const Status& observed);
 
   struct Slot {
     WaitingExecution execution;
