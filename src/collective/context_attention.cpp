@@ -339,6 +339,7 @@ Status ContextAttentionPlan::make_transports(const Operation& operation) {
       in_place_transport_of(device(), *group_).make_gather(site, shards_, *chunks_, &keys_);
   if (!status.ok()) return status;
   view(keys_->gathered(), dtype_, by_heads_, &gathered_);
+  if (status = clear_unread(operation); !status.ok()) return status;
   epoch_ = group_->first_epoch() - 1;
   if (streams_ || group_attention_ != nullptr) {
     status = make_streamed(site);

@@ -99,6 +99,8 @@ class ContextAttentionPlan final : public op::Plan {
   void for_each_gradient(int32_t rank, const Body& body) const;
   void cut(const Tensor& key, const Tensor& value) const;
   void cut_by_heads(const Tensor& key, const Tensor& value) const;
+  void add_by_heads(int32_t rank, int64_t group, std::vector<SentPart>* parts) const;
+  Status clear_unread(const Operation& operation) const;
   Status send(const Operation& operation, const Sending& sending, const Tensor& key,
               const Tensor& value) const;
   Status await_all(const Operation& operation, const Sending& sending) const;

@@ -1,13 +1,17 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
 // What context-parallel attention sends of keys and values, and where it arrives.
+#include <algorithm>
+
 #include "collective/context_attention.hpp"
+#include "cuda/runtime/memory.hpp"
 #include "cuda/runtime/signals.hpp"
 
 namespace perseid::internal::collective {
 
 void ContextAttentionPlan::cut(const Tensor& key, const Tensor& value) const {
   parts_.clear();
+  arriving_.clear();
   if (by_heads_) return cut_by_heads(key, value);
   for_each_run(group_->rank(), [&](const Run& run) {
     for (const auto& [given, gathered] :
@@ -16,7 +20,6 @@ void ContextAttentionPlan::cut(const Tensor& key, const Tensor& value) const {
                         rows_of(*gathered, run.entry, run.position, run.count),
                         readers_[static_cast<size_t>(run.chunk)]});
   });
-  arriving_.clear();
   if (group_->shares_memory()) return;
   group_->for_each_other([&](int32_t rank) {
     for_each_run(rank, [&](const Run& run) {
@@ -37,19 +40,58 @@ void ContextAttentionPlan::cut_by_heads(const Tensor& key, const Tensor& value) 
       own_.push_back({rows_of(*given, run.entry, run.row, run.count),
                       rows_of(*gathered, run.entry, run.position, run.count)});
   });
+  for (int64_t group = 0; group < chunks_->groups; ++group)
+    add_by_heads(group_->rank(), group, &parts_);
+}
+
+// What a rank sends of a group of heads, in the gathered memory of this one.
+void ContextAttentionPlan::add_by_heads(int32_t rank, int64_t group,
+                                        std::vector<SentPart>* parts) const {
   const int64_t both = head_dim_ + value_dim_, rows = shards_.extent();
   const int64_t each = shards_.outer * kv_heads_ / chunks_->groups;  // heads, of all entries
-  for (int64_t group = 0; group < chunks_->groups; ++group)
-    for_each_run(group_->rank(), [&](const Run& run) {
-      if (run.entry != 0) return;
-      const Tensor part{
-          .data = keys_->gathered() + (group * each * rows + run.position) * both * size_of(dtype_),
-          .dtype = dtype_,
-          .rank = 3,
-          .shape = {each, run.count, both},
-          .stride = {rows * both, both, 1}};
-      parts_.push_back({run.chunk, part, part, readers_[static_cast<size_t>(run.chunk)], group});
-    });
+  for_each_run(rank, [&](const Run& run) {
+    if (run.entry != 0) return;
+    const Tensor part{
+        .data = keys_->gathered() + (group * each * rows + run.position) * both * size_of(dtype_),
+        .dtype = dtype_,
+        .rank = 3,
+        .shape = {each, run.count, both},
+        .stride = {rows * both, both, 1}};
+    parts->push_back({run.chunk, part, part, readers_[static_cast<size_t>(run.chunk)], group});
+  });
+}
+
+// Keys and values that are not sent to this rank are hidden, and stay 0. What memory held before
+// may be so large that a product with it is infinite, and rows that see none of it would be
+// recomputed in another order. Collective on GPUs: nothing arrives before all are cleared.
+Status ContextAttentionPlan::clear_unread(const Operation& operation) const {
+  if (device().gpu == nullptr) return {};
+  constexpr size_t kAtOnce = 4 << 20;
+  std::vector<SentPart> parts;
+  group_->for_each_other([&](int32_t rank) {
+    if (by_heads_) {
+      for (int64_t group = 0; group < chunks_->groups; ++group) add_by_heads(rank, group, &parts);
+    } else {
+      for_each_run(rank, [&](const Run& run) {
+        const uint64_t readers = readers_[static_cast<size_t>(run.chunk)];
+        for (const Tensor* rows : {&gathered_.key, &gathered_.value})
+          parts.push_back(
+              {run.chunk, {}, rows_of(*rows, run.entry, run.position, run.count), readers});
+      });
+    }
+  });
+  std::vector<std::byte> zeros;
+  Status status;
+  for (const SentPart& part : parts) {
+    if ((part.readers >> group_->rank() & 1) != 0) continue;
+    const ByteRows rows = collective::rows_of(part.to);
+    zeros.resize(std::max(zeros.size(), std::min<size_t>(rows.bytes, kAtOnce)));
+    for (uint64_t row = 0; row < rows.count; ++row)
+      for (uint64_t at = 0; status.ok() && at < rows.bytes; at += kAtOnce)
+        status = cuda::copy(*device().gpu, part.to.as<std::byte>() + row * rows.stride + at,
+                            zeros.data(), std::min<size_t>(rows.bytes - at, kAtOnce), nullptr);
+  }
+  return group_->exchange(operation, status, "", nullptr);
 }
 
 Status ContextAttentionPlan::send(const Operation& operation, const Sending& sending,
