@@ -132,10 +132,15 @@ void ncclComm::exchange(std::vector<Part> exchanged) {
   bool left = true;
   while (left && !aborted) {
     left = false;
+    // A later part of the same way to or from a rank waits.
+    uint64_t busy[2] = {};
     for (size_t i = 0; i < exchanged.size(); ++i) {
       const Part& part = exchanged[i];
       if (done[i] == part.bytes) continue;
       left = true;
+      const uint64_t way = uint64_t{1} << part.rank;
+      if ((busy[part.sends] & way) != 0) continue;
+      busy[part.sends] |= way;
       if (hung || (part.sends && silent)) continue;
       const int to = sockets[static_cast<size_t>(part.rank)];
       const ssize_t moved =

@@ -2,9 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ranks that are processes on GPUs, or on one GPU: their results, and what those that are left do
 // when one is killed or stopped.
-#include <dlfcn.h>
-
-#include "gpu_rank_processes.hpp"
+#include "gpu_nccl_processes.hpp"
 
 namespace {
 
@@ -144,24 +142,6 @@ TEST_F(IpcProcesses, ComputeWithMemoryOfOneAnother) {
 
 TEST_F(IpcProcesses, SurviveTheDeathOfARank) { kill_one({}); }
 
-// Ranks as on several hosts, whose data NCCL carries. It takes two ranks on one GPU where it is
-// told that they are on two hosts.
-class NcclProcesses : public GpuProcesses {
- protected:
-  void SetUp() override {
-    GpuProcesses::SetUp();
-    if (dlopen("libnccl.so.2", RTLD_LAZY) == nullptr) GTEST_SKIP() << "needs NCCL";
-  }
-  void enter(int32_t rank) override {
-    for (const auto& [name, value] : {std::pair{"PERSEID_SHARED_MEMORY", std::string("0")},
-                                      {"PERSEID_TRANSPORT", "nccl"},
-                                      {"NCCL_HOSTID", "host" + std::to_string(rank)},
-                                      {"NCCL_SOCKET_IFNAME", "lo"},
-                                      {"NCCL_IB_DISABLE", "1"}})
-      setenv(name, value.c_str(), 1);
-  }
-};
-
 // A plan of each kind with random operands of this rank: all results.
 std::vector<std::byte> results_of(const Context& context, const Group& group, DType dtype,
                                   bool second_dim,
@@ -235,13 +215,7 @@ std::vector<std::byte> results_of(const Context& context, const Group& group, DT
 bool have_bits_of_staged(int32_t rank, int32_t size, const Group& group) {
   alarm(240);
   const Context context = context_of(rank);
-  setenv("PERSEID_TRANSPORT", "sockets", 1);
-  const Group staged = Group(GroupOptions{
-      .rank = rank,
-      .size = size,
-      .rendezvous = "unix:" + testing::TempDir() + "staged" + std::to_string(getppid()),
-      .token = "a secret",
-      .deadline = 30s});
+  const Group staged = staged_group_of(rank, size);
   bool right = true;
   for (const DType dtype : {perseid::bf16, perseid::f32, perseid::f64})
     for (const bool second_dim : {false, true}) {
@@ -263,20 +237,6 @@ TEST_F(NcclProcesses, HaveTheBitsOfRanksThatSendThroughTheirHosts) {
   start(kRanks, [&](int32_t rank) { return have_bits_of_staged(rank, kRanks, group_of(rank)); });
   EXPECT_EQ(join(), std::vector<int>(kRanks, 0));
 }
-
-// NCCL between two GPUs of this host, by NVLink or PCIe.
-class NcclOnNvlink : public NcclProcesses {
- protected:
-  void SetUp() override {
-    NcclProcesses::SetUp();
-    if (!IsSkipped() && count_gpus() < 2) GTEST_SKIP() << "needs two GPUs";
-  }
-  void enter(int32_t rank) override {
-    NcclProcesses::enter(rank);
-    for (const char* const name : {"NCCL_HOSTID", "NCCL_SOCKET_IFNAME", "NCCL_IB_DISABLE"})
-      unsetenv(name);
-  }
-};
 
 // Many executions in flight, of kernels that take as many multiprocessors as they may. Prints what
 // an execution takes.
@@ -350,20 +310,6 @@ TEST_F(NcclProcesses, GoOnWithoutARankThatIsStopped) {
   children_.erase(children_.begin());
   (void)join();
 }
-
-// Two hosts of two ranks, which map memory of one another. Two GPUs have both hosts.
-class NcclHostProcesses : public NcclProcesses {
- protected:
-  static constexpr int32_t kAll = 4;
-  void SetUp() override {
-    NcclProcesses::SetUp();
-    if (!IsSkipped() && count_gpus() < 2) GTEST_SKIP() << "needs two GPUs";
-  }
-  void enter(int32_t rank) override {
-    NcclProcesses::enter(count_gpus() < kAll ? rank / 2 : rank);
-    setenv("PERSEID_HOSTID", rank < 2 ? "first" : "second", 1);
-  }
-};
 
 TEST_F(NcclHostProcesses, HaveTheBitsOfRanksThatSendThroughTheirHosts) {
   start(kAll, [&](int32_t rank) { return have_bits_of_staged(rank, kAll, group_of(rank, kAll)); });

@@ -4,8 +4,10 @@
 // leave multiprocessors to those of NCCL, what explain says, and how executions end. The fake GPU
 // has 64 multiprocessors, and its kernels do nothing.
 #include <array>
+#include <numeric>
 
 #include "collective/all_gather_matmul.hpp"
+#include "collective/context_attention.hpp"
 #include "collective/matmul_reduce.hpp"
 #include "nccl_ranks.hpp"
 
@@ -208,6 +210,203 @@ TEST_F(NcclPlans, OfSumsLeaveMultiprocessorsToNccl) {
     });
     EXPECT_EQ(join(), std::vector<int>(2, 0)) << reduce.fusion << " " << reduce.out_dtype;
   }
+}
+
+// Attention of a rank and its gradients. Nothing is computed, and kernels do not wait.
+class Attend {
+ public:
+  static constexpr int64_t kRows = 2048, kHeads = 8, kKeyHeads = 2, kDim = 128;
+
+  Attend(const Member& member, uint32_t fusion)
+      : member_(member),
+        query_(rows(member, kHeads)),
+        out_(rows(member, kHeads)),
+        grad_query_(rows(member, kHeads)),
+        key_(rows(member, kKeyHeads)),
+        grad_key_(rows(member, kKeyHeads)),
+        grad_value_(rows(member, kKeyHeads)),
+        lse_(member, DType::kF32, {1, kHeads, kRows}) {
+    auto attention = sized<perseid_attention_desc>();
+    attention.dtype = PERSEID_BF16;
+    attention.batch = 1;
+    attention.heads = kHeads;
+    attention.kv_heads = kKeyHeads;
+    attention.q_len = attention.kv_len = kRows;
+    attention.head_dim = kDim;
+    attention.causal = PERSEID_CAUSAL_BOTTOM_RIGHT;
+    attention.gradients = PERSEID_GRAD_QUERY | PERSEID_GRAD_KEY | PERSEID_GRAD_VALUE;
+    auto desc = sized<perseid_context_attention_desc>();
+    desc.attention = &attention;
+    desc.placement = PERSEID_ZIGZAG;
+    desc.fusion = fusion;
+    const Status status = ContextAttentionPlan::make(member.device, member.group, desc, &plan_);
+    if (!status.ok()) throw std::runtime_error(status.sentence());
+    workspace_.resize(64 << 20);
+  }
+  std::string explained() const { return plan_->text(); }
+  Status forward(uint64_t deadline_ns = 0, void* stream = nullptr) {
+    auto args = sized<perseid_attention_forward_args>();
+    args.query = query_.dl();
+    args.key = args.value = key_.dl();
+    args.out = out_.dl();
+    args.lse = lse_.dl();
+    auto given = sized<perseid_context_attention_forward_args>();
+    given.attention = &args;
+    given.deadline_ns = deadline_ns;
+    return plan().forward(given, {workspace_.data(), workspace_.size()}, stream);
+  }
+  Status backward(uint64_t deadline_ns = 0, void* stream = nullptr) {
+    auto args = sized<perseid_attention_backward_args>();
+    args.query = args.out = args.grad_out = query_.dl();
+    args.key = args.value = key_.dl();
+    args.grad_query = grad_query_.dl();
+    args.grad_key = grad_key_.dl();
+    args.grad_value = grad_value_.dl();
+    args.lse = lse_.dl();
+    auto given = sized<perseid_context_attention_backward_args>();
+    given.attention = &args;
+    given.deadline_ns = deadline_ns;
+    return plan().backward(given, {workspace_.data(), workspace_.size()}, stream);
+  }
+
+ private:
+  // Without gaps in memory of the GPU.
+  class Rows {
+   public:
+    Rows(const Member& member, DType dtype, std::vector<int64_t> shape)
+        : shape_(std::move(shape)),
+          stride_(shape_.size(), 1),
+          matrix_(member, dtype, 1,
+                  std::accumulate(shape_.begin(), shape_.end(), int64_t{1}, std::multiplies<>())),
+          dl_(*matrix_.dl()) {
+      for (size_t dim = shape_.size() - 1; dim > 0; --dim)
+        stride_[dim - 1] = stride_[dim] * shape_[dim];
+      dl_.ndim = static_cast<int32_t>(shape_.size());
+      dl_.shape = shape_.data();
+      dl_.strides = stride_.data();
+    }
+    const DLTensor* dl() const { return &dl_; }
+
+   private:
+    std::vector<int64_t> shape_, stride_;
+    Matrix matrix_;
+    DLTensor dl_;
+  };
+  static Rows rows(const Member& member, int64_t heads) {
+    return {member, DType::kBF16, {1, kRows, heads, kDim}};
+  }
+  const ContextAttentionPlan& plan() const {
+    return static_cast<const ContextAttentionPlan&>(*plan_);
+  }
+
+  const Member& member_;
+  Rows query_, out_, grad_query_, key_, grad_key_, grad_value_, lse_;
+  std::unique_ptr<const op::Plan> plan_;
+  std::vector<std::byte> workspace_;
+};
+
+TEST_F(NcclPlans, OfAttentionLeaveMultiprocessorsToNccl) {
+  start(2, [&](int32_t rank) {
+    const Member member(rank, 2);
+    const auto blocks = [&](int64_t back) {
+      return fake<decltype(&fake_blocks)>("fake_blocks")(back);
+    };
+    bool right = true;
+    for (const bool fused : {true, false}) {
+      Attend attend(member, fused ? PERSEID_FUSED : PERSEID_UNFUSED);
+      const std::string explained = attend.explained();
+      Status status;
+      for (int repeat = 0; status.ok() && repeat < 3; ++repeat) status = attend.forward();
+      // Before an attention that has all multiprocessors one block waits.
+      const bool launched = fused ? blocks(0) == kMultiprocessors - NcclLinks::kMultiprocessors
+                                  : blocks(0) == kMultiprocessors && blocks(1) == 1;
+      const bool told = has(explained, "cuda:nccl") &&
+                        has(explained, fused ? "8 of 64 multiprocessors are left to NCCL"
+                                             : "would leave 8 of 64 multiprocessors to NCCL");
+      for (int repeat = 0; status.ok() && repeat < 3; ++repeat) status = attend.backward();
+      if (status.ok()) status = cuda::synchronize(*member.device->gpu, nullptr);
+      if (!status.ok() || !launched || !told)
+        fprintf(stderr, "%s %ld %ld %s\n", status.sentence().c_str(), blocks(0), blocks(1),
+                explained.c_str());
+      right = right && status.ok() && launched && told;
+    }
+    return right;
+  });
+  EXPECT_EQ(join(), std::vector<int>(2, 0));
+}
+
+// Before anything is sent: the others learn nothing of it, and all go on.
+TEST_F(NcclPlans, OfAttentionRefuseStreamsThatAreCaptured) {
+  start(2, [&](int32_t rank) {
+    const Member member(rank, 2);
+    Attend attend(member, PERSEID_FUSED);
+    int stream = 0;
+    bool right = true;
+    if (rank == 1) {
+      fake<decltype(&fake_capture)>("fake_capture")(&stream);
+      for (const Status& status : {attend.forward(0, &stream), attend.backward(0, &stream)})
+        right = right && status.code() == PERSEID_UNSUPPORTED &&
+                has(status.sentence(), "the stream is being captured");
+      fake<decltype(&fake_capture)>("fake_capture")(nullptr);
+    }
+    const Status forward = attend.forward(), backward = attend.backward();
+    return right && forward.ok() && backward.ok() && ended(member);
+  });
+  EXPECT_EQ(join(), std::vector<int>(2, 0));
+}
+
+// Whatever it was doing: a call returns the failure, or the synchronisation does, and nothing is in
+// flight then.
+TEST_F(NcclPlans, OfAttentionEndWhereARankDies) {
+  for (const bool backward : {false, true})
+    for (const uint32_t fusion : {PERSEID_FUSED, PERSEID_UNFUSED}) {
+      start(2, [&](int32_t rank) {
+        const Member member(rank, 2);
+        auto attend = std::make_unique<Attend>(member, fusion);
+        if (rank == 1)
+          std::thread([] {
+            std::this_thread::sleep_for(100ms);
+            kill(getpid(), SIGKILL);
+          }).detach();
+        const auto start = Clock::now();
+        Status status;
+        while (status.ok() && Clock::now() - start < 5s) {
+          // Several are in flight.
+          for (int i = 0; status.ok() && i < 4; ++i)
+            status = backward ? attend->backward() : attend->forward();
+          if (status.ok()) status = cuda::synchronize(*member.device->gpu, nullptr);
+        }
+        attend.reset();
+        const bool soon = Clock::now() - start < 1500ms;
+        if (status.code() != PERSEID_PEER_LOST || !soon)
+          fprintf(stderr, "rank %d: %s\n", rank, status.sentence().c_str());
+        return status.code() == PERSEID_PEER_LOST && soon;
+      });
+      EXPECT_EQ(join(), (std::vector<int>{0, -SIGKILL})) << backward << " " << fusion;
+    }
+}
+
+// What NCCL refuses on a rank, of the exchanges that connect ranks and those of two executions. A
+// plan that goes has nothing in flight.
+TEST_F(NcclPlans, OfAttentionEndWhereNcclRefuses) {
+  for (const bool backward : {false, true})
+    for (int group = 2; group <= (backward ? 6 : 4); group += 2) {
+      start(2, [&](int32_t rank) {
+        const Member member(rank, 2);
+        auto attend = std::make_unique<Attend>(member, PERSEID_UNFUSED);
+        if (rank == 1) setenv("FAKE_NCCL", ("fail " + std::to_string(group)).c_str(), 1);
+        const auto start = Clock::now();
+        Status status;
+        for (int i = 0; status.ok() && i < 2; ++i)
+          status = backward ? attend->backward(200'000'000) : attend->forward(200'000'000);
+        status = outcome_of(member, std::move(status));
+        attend.reset();
+        const bool soon = Clock::now() - start < 1500ms;
+        if (status.ok() || !soon) fprintf(stderr, "rank %d: %s\n", rank, status.sentence().c_str());
+        return !status.ok() && soon;
+      });
+      EXPECT_EQ(join(), std::vector<int>(2, 0)) << backward << " " << group;
+    }
 }
 
 }  // namespace

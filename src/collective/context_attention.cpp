@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "collective/nccl.hpp"
 #include "dispatch/memory.hpp"
 #include "op/attention.hpp"
 #include "op/descriptor.hpp"
@@ -21,6 +22,7 @@ Status ContextAttentionPlan::make(op::DevicePointer device, GroupPointer group,
                                   std::unique_ptr<const op::Plan>* plan) {
   const Operation operation(kOperation, desc.deadline_ns);
   Group& ranks = *group;
+  if (Status status = NcclLinks::agree(ranks, operation, device->gpu); !status.ok()) return status;
   std::unique_ptr<ContextAttentionPlan> made(new ContextAttentionPlan(device, std::move(group)));
   if (Status status = made->read(desc, operation); !status.ok()) return status;
   if (made->ragged_)
@@ -45,6 +47,13 @@ Status ContextAttentionPlan::make(op::DevicePointer device, GroupPointer group,
     return status;
   made->find_readers(*desc.attention);
   made->choose_fusion(desc.fusion);
+  if (NcclLinks::carry(ranks)) {
+    // What begins when all has arrived leaves no multiprocessor free.
+    if (!made->fused_ && std::exchange(made->spared_, 0) > 0)
+      attention = made->make_attention(device, *desc.attention);
+    if (Status status = ranks.exchange(operation, attention, "", nullptr); !status.ok())
+      return status;
+  }
   if (Status status = made->make_transports(operation); !status.ok()) return status;
   if (desc.report != 0)
     made->report_ =
@@ -120,7 +129,9 @@ Status ContextAttentionPlan::read(const perseid_context_attention_desc& desc,
       .equal("ragged", given.ragged)
       .equal("kv_lens", given.kv_lens)
       .equal("gradients of key and value", gradients_wanted_);
-  by_heads_ = &in_place_transport_of(device(), *group_) == &kCopyEngines;
+  const Transport& transport = transport_of(device(), *group_);
+  by_heads_ = &transport == &kCopyEngines || &transport == &kNccl;
+  if (device().gpu != nullptr) spared_ = NcclLinks::multiprocessors(*group_);
   terms.own("groups of heads", reader.ok() ? groups_of_heads(given) : 1);
   terms.own("groups of gradients", reader.ok() ? groups_of_gradients(given, desc.fusion) : 1);
   if (zigzag_ || ragged_) {
@@ -241,7 +252,8 @@ Status ContextAttentionPlan::make_attention(const op::DevicePointer& device,
   for (int64_t chunk = 0; chunk < chunks_->count(); ++chunk)
     stages.push_back((chunks_->owner(chunk) - group_->rank() + group_->size()) % group_->size());
   const auto arrives = [&](bool backward) {
-    return op::AttentionPlan::Arriving{chunks_->groups, backward, stages.data(), traffic()};
+    return op::AttentionPlan::Arriving{chunks_->groups, backward, stages.data(), traffic(),
+                                       spared_};
   };
   if (status.ok() && streams_) {
     status = op::AttentionPlan::make(device, inner, &attention_, rows, arrives(true));
@@ -325,9 +337,7 @@ void ContextAttentionPlan::choose_fusion(uint32_t wanted) {
                       static_cast<double>(shards_.outer * rows * shards_.inner * size_of(dtype_)),
                       chunks_->count());
   forecast.computation = "attention";
-  if (forecast.staged != nullptr)
-    forecast.staged = "data goes through memory of the hosts";  // as in_place_transport_of() has it
-  else if (waits_before_)
+  if (forecast.staged == nullptr && waits_before_)
     forecast.staged =
         ragged_ ? "each rank has a part of every sequence" : "the implementation takes no chunks";
   fused_ = collective::choose_fusion(wanted, forecast, &why_);
@@ -335,8 +345,9 @@ void ContextAttentionPlan::choose_fusion(uint32_t wanted) {
 
 Status ContextAttentionPlan::make_transports(const Operation& operation) {
   const TransportSite site{*group_, operation, device()};
-  Status status =
-      in_place_transport_of(device(), *group_).make_gather(site, shards_, *chunks_, &keys_);
+  Shards gathered = shards_;
+  if (by_heads_) gathered.inner *= std::exchange(gathered.outer, 1);  // in another order
+  Status status = transport_of(device(), *group_).make_gather(site, gathered, *chunks_, &keys_);
   if (!status.ok()) return status;
   view(keys_->gathered(), dtype_, by_heads_, &gathered_);
   if (status = clear_unread(operation); !status.ok()) return status;
@@ -452,7 +463,7 @@ void ContextAttentionPlan::describe(const perseid_attention_desc& desc) {
     }
   }
   explanation.considered = {
-      {in_place_transport_of(device(), *group_).name, dispatch::Verdict::kChosen,
+      {transport_of(device(), *group_).name, dispatch::Verdict::kChosen,
        concatenate(
            "keys and values are gathered for one ", info.implementation,
            !fused_      ? " that begins when all have arrived"

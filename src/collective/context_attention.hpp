@@ -9,10 +9,10 @@
 // of keys in the same order on any number of ranks. Its gradients are in context_leaves.hpp; on
 // GPUs in the attention's own kernels.
 //
-// On CPUs, and between hosts, all keys lie before all values, each in the caller's layout without
-// gaps. GPUs that map one another's memory gather [entry, kv_head, row, key | value]: a chunk of a
-// head is one run of bytes, and groups of heads are sent one after the other (fusion.hpp). A kernel
-// brings the own rows into this order.
+// On CPUs, and through memory of hosts, all keys lie before all values, each in the caller's layout
+// without gaps. GPUs that send to one another gather [entry, kv_head, row, key | value]: a chunk of
+// a head is one run of bytes, and groups of heads are sent one after the other (fusion.hpp). A
+// kernel brings the own rows into this order.
 // Backward gathers again.
 // A rank computes what its queries give to the gradients of all keys, of the same layout in
 // float32; a key's rank sums these in the order of ranks. Between GPUs that map each other's
@@ -138,6 +138,7 @@ class ContextAttentionPlan final : public op::Plan {
   std::unique_ptr<ShardChunks> chunks_;
   std::vector<uint64_t> readers_;          // of each chunk: a bit for each rank
   bool waits_before_ = false;              // the attention takes no chunks
+  int32_t spared_ = 0;                     // multiprocessors that it leaves free while it waits
   bool fused_ = false;                     // it begins before all chunks are there
   std::string why_;                        // for explain
   bool by_heads_ = false;                  // how the gathered rows lie

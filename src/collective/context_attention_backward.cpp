@@ -86,8 +86,8 @@ Status ContextAttentionPlan::differentiate(const perseid_attention_backward_args
 }
 
 bool ContextAttentionPlan::may_stream() const {
-  return by_heads_ && !ragged_ && !canonical_ && gradients_wanted_ != 0 && chunks_->count() > 0 &&
-         group_->size() > 1 &&
+  return by_heads_ && group_->shares_memory() && !ragged_ && !canonical_ &&
+         gradients_wanted_ != 0 && chunks_->count() > 0 && group_->size() > 1 &&
          std::all_of(q_rows_.begin(), q_rows_.end(), [](int64_t rows) { return rows > 0; });
 }
 
@@ -239,16 +239,23 @@ void ContextAttentionPlan::for_each_gradient(int32_t rank, const Body& body) con
   });
 }
 
-// Gives ranks on other hosts this rank's part of the gradients of the rows that its queries see.
+// Gives ranks on other hosts this rank's part of the gradients of the rows that its queries see,
+// and takes theirs of the own rows.
 Status ContextAttentionPlan::give_gradients() const {
   Status status;
   if (group_->shares_memory()) return status;
+  const auto gives = [&](int32_t rank, const Run& run, bool of_value) {
+    const bool sees = (readers_[static_cast<size_t>(run.chunk)] >> rank & 1) != 0;
+    return (gradients_wanted_ & (of_value ? PERSEID_GRAD_VALUE : PERSEID_GRAD_KEY)) != 0 &&
+           (sees || canonical_);
+  };
+  const int32_t own = group_->rank();
   group_->for_each_other([&](int32_t rank) {
     for_each_gradient(rank, [&](const Run& run, bool of_value, const Tensor& rows, size_t at) {
-      const bool wanted =
-          (gradients_wanted_ & (of_value ? PERSEID_GRAD_VALUE : PERSEID_GRAD_KEY)) != 0;
-      const bool sees = (readers_[static_cast<size_t>(run.chunk)] >> group_->rank() & 1) != 0;
-      if (wanted && (sees || canonical_) && status.ok()) status = gradients_->give(rank, rows, at);
+      if (gives(own, run, of_value) && status.ok()) status = gradients_->give(rank, rows, at);
+    });
+    for_each_gradient(own, [&](const Run& run, bool of_value, const Tensor& rows, size_t at) {
+      if (gives(rank, run, of_value)) gradients_->take(rank, rows, at);
     });
   });
   return status;

@@ -42,6 +42,12 @@ void ContextAttentionPlan::cut_by_heads(const Tensor& key, const Tensor& value) 
   });
   for (int64_t group = 0; group < chunks_->groups; ++group)
     add_by_heads(group_->rank(), group, &parts_);
+  if (group_->shares_memory()) return;
+  group_->for_each_other([&](int32_t rank) {
+    for (int64_t group = 0; group < chunks_->groups; ++group) add_by_heads(rank, group, &arriving_);
+  });
+  std::erase_if(arriving_,
+                [&](const SentPart& part) { return (part.readers >> group_->rank() & 1) == 0; });
 }
 
 // What a rank sends of a group of heads, in the gathered memory of this one.

@@ -3,21 +3,18 @@
 // The transport of GPUs on several hosts where all ranks have NCCL: data goes from GPU to GPU.
 // Between GPUs of one host copy engines push it, as in copy_engines.cpp. What crosses goes by NCCL:
 //
-// All exchanges of a rank are on one queue of GpuRank, so that they have the same order in all
-// executions of all plans. An execution is P - 1 steps of as many exchanges as a shard has chunks.
-// In step s of an all-gather a rank sends its chunk to the rank s before it and receives one of the
-// rank s after it, whose chunks its product wants in this order; in step s of a sum it sends a
-// chunk of the shard of the rank s after it, in which order its product computes them, and receives
-// one of its own shard from the rank s before it. Either way the two ranks of a transfer do it in
-// the same exchange. So the first exchange that some rank has not queued has no kernel on any GPU
-// that waits for it but those before it, which have ended: no two ranks wait for one another.
+// An execution is P - 1 steps of as many exchanges as a shard has chunks that the other rank reads,
+// for each group of heads. In step s of an all-gather a rank sends its chunk to the rank s before
+// it and receives one of the rank s after it, whose chunks its product wants in this order; in step
+// s of a sum it sends a chunk of the shard of the rank s after it, in which order its product
+// computes them, and receives one of its own shard from the rank s before it.
 //
 // Behind each exchange its words are written. Kernels wait for them as for those of copy engines,
 // and leave as many multiprocessors free as the kernels of NCCL take. Sums have the order and the
 // bits of one host.
-#include "collective/device_memory.hpp"
-#include "collective/gpu_rank.hpp"
-#include "collective/transport.hpp"
+#include <algorithm>
+
+#include "collective/nccl_exchanges.hpp"
 #include "cuda/runtime/memory.hpp"
 #include "cuda/runtime/signals.hpp"
 
@@ -46,99 +43,30 @@ class PackedChunks {
   }
   int64_t begin(int64_t chunk) const { return chunks_.begin[static_cast<size_t>(chunk)]; }
   int64_t end(int64_t chunk) const { return begin(chunk + 1); }
-  size_t bytes(int64_t chunk) const {
-    return static_cast<size_t>(shards_.outer * (end(chunk) - begin(chunk)) * shards_.inner *
-                               size_of(shards_.dtype));
-  }
 
  private:
   const Shards& shards_;
   const ShardChunks& chunks_;
 };
 
-// What both have in common.
-class Exchanges {
- protected:
-  Exchanges(const TransportSite& site, const Shards& of_shards, const ShardChunks& of_chunks)
-      : group(site.group),
-        gpu(site.device.gpu),
-        own(group.rank()),
-        size(group.size()),
-        shards(of_shards),
-        chunks(of_chunks),
-        operation(site.operation) {}
-  ~Exchanges() {
-    if (rank != nullptr) rank->drain();
-  }
-
-  // Words, then data, of each rank. Ranks of one host map that of one another.
-  struct Bytes {
-    size_t words, data;
-  };
-  // Collective.
-  Status make(std::vector<Bytes> of_ranks) {
-    bytes = std::move(of_ranks);
-    Status status = GpuRank::of(group, operation, gpu, &rank);
-    if (status.ok()) status = make_memory();
-    return group.exchange(operation, status, "", nullptr);
-  }
-  uint32_t* words_of(int32_t of) const {
-    return windows != nullptr ? windows->words(rank->links()->on_host(of)) : memory.words();
-  }
-  std::byte* data_of(int32_t of) const {
-    return reinterpret_cast<std::byte*>(words_of(of)) + begin_of_data(of);
-  }
-  bool on_host(int32_t of) const { return rank->links()->on_host(of) >= 0; }
-  int64_t count_of(int32_t of) const { return chunks.first_of(of + 1) - chunks.first_of(of); }
-  int32_t after(int32_t steps) const { return (own + size + steps) % size; }
-  // Of what crosses.
-  cuda::CopyQueue& queue() const { return rank->crossing(); }
-  Status exchange(const NcclLinks::Part& sent, const NcclLinks::Part& received) {
-    const NcclLinks::Part parts[] = {sent, received};
-    return rank->links()->enqueue(operation, parts, queue().stream());
-  }
-
-  Group& group;
-  const std::shared_ptr<cuda::Gpu> gpu;
-  const int32_t own, size;
-  const Shards shards;
-  const ShardChunks chunks;
-  const PackedChunks packing{shards, chunks};
-  Operation operation;  // of the execution
-  GpuRank* rank = nullptr;
-
- private:
-  size_t begin_of_data(int32_t of) const {
-    return DeviceMemory::aligned(bytes[static_cast<size_t>(of)].words * sizeof(uint32_t));
-  }
-  Status make_memory() {
-    const Bytes& mine = bytes[static_cast<size_t>(own)];
-    const uint32_t before = group.first_epoch() - 1;
-    Group* const host = rank->links()->host();
-    if (host == nullptr) {
-      const Status status = memory.make(gpu, mine.words, mine.data);
-      return status.ok() ? memory.set_words(before, nullptr) : status;
-    }
-    std::vector<size_t> all;
-    for (int32_t of = 0; of < size; ++of)
-      if (on_host(of)) all.push_back(begin_of_data(of) + bytes[static_cast<size_t>(of)].data + 1);
-    return GpuWindows::make(*host, operation, gpu, all, mine.words, before, &windows);
-  }
-
-  std::vector<Bytes> bytes;
-  std::unique_ptr<GpuWindows> windows;
-  DeviceMemory memory;  // instead, of a rank alone on its host
-};
-
-class NcclGather final : public GatherTransport, private Exchanges {
+class NcclGather final : public GatherTransport, private NcclExchanges {
  public:
   NcclGather(const TransportSite& site, const Shards& of_shards, const ShardChunks& of_chunks)
-      : Exchanges(site, of_shards, of_chunks) {}
+      : NcclExchanges(site), shards_(of_shards), chunks_(of_chunks) {
+    for (int64_t chunk = 0; chunk < chunks_.count(); ++chunk)
+      owners_.push_back(chunks_.owner(chunk));
+    came_.resize(owners_.size());
+  }
   Status make(const TransportSite&) {
-    const size_t all = DeviceMemory::aligned(shards.bytes());
-    packed_ = packing.are_in_place() ? 0 : all;
-    const Bytes each{static_cast<size_t>(chunks.words()), packed_ + all};
-    return Exchanges::make(std::vector<Bytes>(static_cast<size_t>(size), each));
+    const size_t all = DeviceMemory::aligned(shards_.bytes());
+    packed_ = packing_.are_in_place() ? 0 : all;
+    const Bytes each{static_cast<size_t>(chunks_.words()), packed_ + all};
+    Status status = NcclExchanges::make(std::vector<Bytes>(static_cast<size_t>(size), each));
+    for (int64_t chunk = 0; status.ok() && chunk < chunks_.count(); ++chunk)
+      if (owner(chunk) != own)
+        of_shards_.push_back({chunk, {}, packing_.strided(gathered(), chunk)});
+    expected_ = of_shards_;
+    return status;
   }
 
   std::byte* gathered() const override { return data_of(own); }
@@ -151,38 +79,45 @@ class NcclGather final : public GatherTransport, private Exchanges {
     const cuda::Gpu::Current current(*gpu);
     return rank->follow_last(sending.stream);
   }
+  void expect(std::span<const SentPart> parts) override { expected_ = parts; }
   // The own chunks, before the kernel: a copy within a GPU may need a multiprocessor.
   Status send(const Operation& of, const Sending& sending, std::span<const SentPart> parts,
               std::span<const SentPart>) override {
     const cuda::Gpu::Current current(*gpu);
     operation = of;
+    parts_ = parts;
     Status status = rank->follow_last(sending.stream);
     if (status.ok())
       status = rank->begin(of, {.stream = sending.stream,
-                                .chunks = &chunks,
+                                .chunks = &chunks_,
                                 .signals = signals(),
                                 .epoch = sending.epoch,
                                 .record = sending.record});
-    for (const SentPart& part : parts) {
-      if (status.ok() && part.from.data != part.to.data)
+    for (size_t i = 0; status.ok() && i < parts.size(); ++i) {
+      const SentPart& part = parts[i];
+      if (part.from.data != part.to.data)
         status = cuda::copy_tensor(*gpu, part.from, part.to, sending.stream);
-      if (status.ok() && !packing.are_in_place())
+      if (status.ok() && !packing_.are_in_place())
         status = cuda::copy_tensor(*gpu, part.from, packed(part.chunk), sending.stream);
-      if (status.ok())
-        status = cuda::set_signal(*gpu, words_of(own) + part.chunk, sending.epoch, sending.stream);
+      if (!status.ok() || (i + 1 < parts.size() && parts[i + 1].has_signal_of(part))) continue;
+      status = cuda::set_signal(*gpu, word(own, part), sending.epoch, sending.stream);
     }
     return status.ok() ? rank->sending().mark(sending.stream) : status;
   }
   Status launched(const Sending& sending) override {
     const cuda::Gpu::Current current(*gpu);
     Status status = rank->announce();
-    for (int32_t step = 1; step < size; ++step) {
-      const int32_t to = after(-step), from = after(step);
-      if (status.ok() && on_host(to)) status = push(to, sending);
-      const int64_t count =
-          max(on_host(to) ? 0 : count_of(own), on_host(from) ? 0 : count_of(from));
-      for (int64_t i = 0; status.ok() && i < count; ++i) status = bring(to, from, i, sending);
-    }
+    for (int64_t heads = 0; heads < chunks_.groups; ++heads)
+      for (int32_t step = 1; status.ok() && step < size; ++step) {
+        const int32_t to = after(-step), from = after(step);
+        if (on_host(to)) status = push(to, heads, sending);
+        collect(parts_, own, on_host(to) ? -1 : to, heads, &mine_);
+        collect(expected_, from, on_host(from) ? -1 : own, heads, &its_);
+        for (size_t i = 0; status.ok() && i < max(mine_.size(), its_.size()); ++i)
+          status = bring(to, i < mine_.size() ? mine_[i] : Parts(), from,
+                         i < its_.size() ? its_[i] : Parts(), sending);
+        if (status.ok() && !on_host(from)) status = skip(from, heads, sending);
+      }
     return status;
   }
   Status finish(const Sending& sending) override {
@@ -191,61 +126,104 @@ class NcclGather final : public GatherTransport, private Exchanges {
   }
 
  private:
-  Tensor packed(int64_t chunk) const { return packing.view(gathered() + packed_, 0, chunk); }
-  // The own chunks, to a rank of this host.
-  Status push(int32_t to, const Sending& sending) {
+  using Parts = std::span<const SentPart>;
+
+  int32_t owner(int64_t chunk) const { return owners_[static_cast<size_t>(chunk)]; }
+  uint32_t* word(int32_t at, const SentPart& part) const {
+    return words_of(at) + part.group * chunks_.count() + part.chunk;
+  }
+  Tensor packed(int64_t chunk) const { return packing_.view(gathered() + packed_, 0, chunk); }
+  // What is sent and received of a part, where there are no gaps between chunks.
+  Tensor message(const SentPart& part) const {
+    return packing_.are_in_place() ? part.to : packed(part.chunk);
+  }
+  // The parts of each signal of a group of heads that a rank has and `reader` reads; -1: nobody.
+  void collect(Parts parts, int32_t of, int32_t reader, int64_t heads,
+               std::vector<Parts>* signals) const {
+    signals->clear();
+    for (size_t i = 0, next = 0; reader >= 0 && i < parts.size(); i = next) {
+      for (next = i + 1; next < parts.size() && parts[next].has_signal_of(parts[i]);) ++next;
+      const SentPart& first = parts[i];
+      if (owner(first.chunk) == of && first.group == heads && (first.readers >> reader & 1) != 0)
+        signals->push_back(parts.subspan(i, next - i));
+    }
+  }
+  // The own chunks, to a rank of this host. A word is written, too, where it reads none.
+  Status push(int32_t to, int64_t heads, const Sending& sending) {
     cuda::CopyQueue& to_host = rank->sending();
-    Status status = rank->await(to);
-    for (int64_t chunk = chunks.first_of(own); chunk < chunks.first_of(own + 1); ++chunk) {
-      const Reported pushing(sending.report, OverlapReport::Kind::kCommunication, chunk, own,
+    Status status = heads == 0 ? rank->await(to) : Status();
+    for (size_t i = 0; status.ok() && i < parts_.size(); ++i) {
+      const SentPart& part = parts_[i];
+      if (part.group != heads) continue;
+      const Reported pushing(sending.report, OverlapReport::Kind::kCommunication, part.chunk, own,
                              to_host.stream());
-      if (status.ok())
-        status =
-            to_host.copy(packing.strided(gathered(), chunk), packing.strided(data_of(to), chunk));
-      if (status.ok()) status = to_host.write_word(words_of(to) + chunk, sending.epoch);
+      Tensor there = part.to;
+      there.data = data_of(to) + (part.to.as<std::byte>() - gathered());
+      if ((part.readers >> to & 1) != 0) status = to_host.copy(part.to, there);
+      if (status.ok() && (i + 1 == parts_.size() || !parts_[i + 1].has_signal_of(part)))
+        status = to_host.write_word(word(to, part), sending.epoch);
     }
     return status;
   }
-  // Chunk i of the own shard, and that of `from`, where they cross and have so many.
-  Status bring(int32_t to, int32_t from, int64_t i, const Sending& sending) {
-    const int64_t mine = chunks.first_of(own) + i, its = chunks.first_of(from) + i;
-    const bool sends = !on_host(to) && i < count_of(own),
-               receives = !on_host(from) && i < count_of(from);
-    NcclLinks::Part sent{.rank = to}, received{.rank = from};
-    if (sends) sent.send = packed(mine).as<std::byte>(), sent.sent = packing.bytes(mine);
-    if (receives)
-      received.receive = packed(its).as<std::byte>(), received.received = packing.bytes(its);
-    OverlapReport* const report = sends ? sending.report : nullptr;
-    const Reported sending_chunk(report, OverlapReport::Kind::kCommunication, mine, own,
-                                 queue().stream());
-    Status status = exchange(sent, received);
-    if (!receives || !status.ok()) return status;
-    if (!packing.are_in_place())
-      status =
-          cuda::copy_tensor(*gpu, packed(its), packing.strided(gathered(), its), queue().stream());
-    if (status.ok()) status = queue().write_word(words_of(own) + its, sending.epoch);
-    if (sending.report != nullptr) sending.report->arrived(its, from, queue().stream());
+  // What crosses of a chunk of the own shard, and of one of `from`.
+  Status bring(int32_t to, Parts mine, int32_t from, Parts its, const Sending& sending) {
+    for (const SentPart& part : mine) to_send(to, message(part));
+    for (const SentPart& part : its) to_receive(from, message(part));
+    const Reported sending_chunk(mine.empty() ? nullptr : sending.report,
+                                 OverlapReport::Kind::kCommunication,
+                                 mine.empty() ? 0 : mine.front().chunk, own, queue().stream());
+    Status status = exchange();
+    for (const SentPart& part : its)
+      if (status.ok() && !packing_.are_in_place())
+        status = cuda::copy_tensor(*gpu, packed(part.chunk), part.to, queue().stream());
+    if (!status.ok() || its.empty()) return status;
+    const SentPart& first = its.front();
+    status = queue().write_word(word(own, first), sending.epoch);
+    if (sending.report != nullptr && first.group + 1 == chunks_.groups)
+      sending.report->arrived(first.chunk, from, queue().stream());
     return status;
   }
+  // The words of chunks that this rank does not read.
+  Status skip(int32_t from, int64_t heads, const Sending& sending) {
+    std::fill(came_.begin(), came_.end(), false);
+    for (const Parts& parts : its_) came_[static_cast<size_t>(parts.front().chunk)] = true;
+    Status status;
+    for (int64_t chunk = 0; chunk < chunks_.count(); ++chunk)
+      if (status.ok() && owner(chunk) == from && !came_[static_cast<size_t>(chunk)])
+        status =
+            queue().defer_write(words_of(own) + heads * chunks_.count() + chunk, sending.epoch);
+    return status.ok() ? queue().flush() : status;
+  }
 
-  size_t packed_ = 0;  // where packed chunks begin
+  const Shards shards_;
+  const ShardChunks chunks_;
+  const PackedChunks packing_{shards_, chunks_};
+  std::vector<int32_t> owners_;      // of chunks
+  std::vector<SentPart> of_shards_;  // chunks of the others, of Shards
+  size_t packed_ = 0;                // where packed chunks begin
+  // Of the execution.
+  Parts parts_, expected_;
+  std::vector<Parts> mine_, its_;  // of a step, by signals
+  std::vector<bool> came_;         // chunks
 };
 
 // In memory of the GPU: words for the chunks of this rank's product, then one of each other rank
 // for each chunk of the own shard; what this rank computes of all shards, the same packed, the
 // parts of the own shard that the others have computed, the same packed.
-class NcclReduce final : public ReduceTransport, private Exchanges {
+class NcclReduce final : public ReduceTransport, private NcclExchanges {
  public:
   NcclReduce(const TransportSite& site, const Shards& of_shards, const ShardChunks& of_chunks)
-      : Exchanges(site, of_shards, of_chunks),
-        first_(chunks.first_of(own)),
+      : NcclExchanges(site),
+        shards_(of_shards),
+        chunks_(of_chunks),
+        first_(chunks_.first_of(own)),
         count_(count_of(own)) {}
   Status make(const TransportSite&) {
     std::vector<Bytes> all;
     for (int32_t of = 0; of < size; ++of)
       all.push_back(
-          {static_cast<size_t>(chunks.count() + (size - 1) * count_of(of)), layout_of(of).end});
-    return Exchanges::make(std::move(all));
+          {static_cast<size_t>(chunks_.count() + (size - 1) * count_of(of)), layout_of(of).end});
+    return NcclExchanges::make(std::move(all));
   }
 
   std::byte* partial() const override { return data_of(own); }
@@ -264,7 +242,7 @@ class NcclReduce final : public ReduceTransport, private Exchanges {
                                       .first_chunk = first_,
                                       .chunks = count_},
                             .local = signals(),
-                            .local_count = chunks.count(),
+                            .local_count = chunks_.count(),
                             .record = sending.record});
   }
   Status send(const Sending& sending) override {
@@ -279,8 +257,9 @@ class NcclReduce final : public ReduceTransport, private Exchanges {
     return status;
   }
   Status part(const Operation&, const Sending&, int32_t of, int32_t piece, Tensor* part) override {
-    *part = of == own ? shards.view(partial(), shards.begin_of(piece), shards.begin_of(piece + 1))
-                      : inbox(own, of);
+    *part = of == own
+                ? shards_.view(partial(), shards_.begin_of(piece), shards_.begin_of(piece + 1))
+                : inbox(own, of);
     return {};
   }
   perseid_arrival arrival(const Operation& of, uint32_t epoch) const override {
@@ -302,6 +281,7 @@ class NcclReduce final : public ReduceTransport, private Exchanges {
   }
 
  private:
+  int64_t count_of(int32_t of) const { return chunks_.first_of(of + 1) - chunks_.first_of(of); }
   // Of the data of a rank, where parts begin.
   struct Layout {
     size_t packed, inbox, packed_inbox, end;
@@ -309,34 +289,34 @@ class NcclReduce final : public ReduceTransport, private Exchanges {
   };
   Layout layout_of(int32_t of) const {
     const size_t part = DeviceMemory::aligned(static_cast<size_t>(
-                     shards.outer * shards.size(of) * shards.inner * size_of(shards.dtype))),
+                     shards_.outer * shards_.size(of) * shards_.inner * size_of(shards_.dtype))),
                  parts = static_cast<size_t>(size) * part,
-                 all = DeviceMemory::aligned(shards.bytes());
-    if (packing.are_in_place()) return {0, all, all, all + parts, part};
+                 all = DeviceMemory::aligned(shards_.bytes());
+    if (packing_.are_in_place()) return {0, all, all, all + parts, part};
     return {all, 2 * all, 2 * all + parts, 2 * all + 2 * parts, part};
   }
-  uint32_t* arrived() const { return words_of(own) + chunks.count(); }
+  uint32_t* arrived() const { return words_of(own) + chunks_.count(); }
   // At `at`, this rank or one of this host: the word for chunk i of its shard from `from`, next to
   // those of the other ranks, which begin with the one after it.
   uint32_t* word(int32_t at, int64_t i, int32_t from) const {
     const int32_t place = (from - at - 1 + size) % size;
-    return words_of(at) + chunks.count() + i * (size - 1) + place;
+    return words_of(at) + chunks_.count() + i * (size - 1) + place;
   }
   // What `source` has computed of the shard there: [outer, size, inner].
   Tensor inbox(int32_t at, int32_t source) const {
     const Layout layout = layout_of(at);
-    const int64_t rows = shards.size(at);
+    const int64_t rows = shards_.size(at);
     return {.data = data_of(at) + layout.inbox + static_cast<size_t>(source) * layout.part,
-            .dtype = shards.dtype,
+            .dtype = shards_.dtype,
             .rank = 3,
-            .shape = {shards.outer, rows, shards.inner},
-            .stride = {rows * shards.inner, shards.inner, 1}};
+            .shape = {shards_.outer, rows, shards_.inner},
+            .stride = {rows * shards_.inner, shards_.inner, 1}};
   }
   Tensor inbox(int32_t at, int32_t source, int64_t chunk) const {
     Tensor of_chunk = inbox(at, source);
-    of_chunk.data = of_chunk.as<std::byte>() + (packing.begin(chunk) - shards.begin_of(at)) *
-                                                   of_chunk.stride[1] * size_of(shards.dtype);
-    of_chunk.shape[1] = packing.end(chunk) - packing.begin(chunk);
+    of_chunk.data = of_chunk.as<std::byte>() + (packing_.begin(chunk) - shards_.begin_of(at)) *
+                                                   of_chunk.stride[1] * size_of(shards_.dtype);
+    of_chunk.shape[1] = packing_.end(chunk) - packing_.begin(chunk);
     return of_chunk;
   }
   // The chunks of the shard of a rank of this host, as soon as they are computed.
@@ -344,12 +324,12 @@ class NcclReduce final : public ReduceTransport, private Exchanges {
     cuda::CopyQueue& to_host = rank->sending();
     Status status = rank->await(to);
     for (int64_t i = 0; status.ok() && i < count_of(to); ++i) {
-      const int64_t chunk = chunks.first_of(to) + i;
+      const int64_t chunk = chunks_.first_of(to) + i;
       status = to_host.wait_word(signals() + chunk, sending.epoch);
       const Reported pushing(sending.report, OverlapReport::Kind::kCommunication, chunk, to,
                              to_host.stream());
       if (status.ok())
-        status = to_host.copy(packing.strided(partial(), chunk), inbox(to, own, chunk));
+        status = to_host.copy(packing_.strided(partial(), chunk), inbox(to, own, chunk));
       if (status.ok()) status = to_host.write_word(word(to, i, own), sending.epoch);
     }
     return status;
@@ -357,35 +337,32 @@ class NcclReduce final : public ReduceTransport, private Exchanges {
   // Chunk i of the shard of `to`, as soon as it is computed, and what `from` has computed of that
   // of the own one, where they cross and have so many.
   Status bring(int32_t to, int32_t from, int64_t i, const Sending& sending) {
-    const int64_t mine = chunks.first_of(to) + i, its = first_ + i;
+    const int64_t mine = chunks_.first_of(to) + i, its = first_ + i;
     const bool sends = !on_host(to) && i < count_of(to), receives = !on_host(from) && i < count_;
     const Layout layout = layout_of(own);
-    NcclLinks::Part sent{.rank = to}, received{.rank = from};
     Status status;
     if (sends) {
-      const Tensor packed = packing.view(data_of(own) + layout.packed, 0, mine);
+      const Tensor packed = packing_.view(data_of(own) + layout.packed, 0, mine);
       status = queue().wait_word(signals() + mine, sending.epoch);
-      if (status.ok() && !packing.are_in_place())
+      if (status.ok() && !packing_.are_in_place())
         status =
-            cuda::copy_tensor(*gpu, packing.strided(partial(), mine), packed, queue().stream());
-      sent.send = packed.as<std::byte>();
-      sent.sent = packing.bytes(mine);
+            cuda::copy_tensor(*gpu, packing_.strided(partial(), mine), packed, queue().stream());
+      to_send(to, packed);
     }
     Tensor packed;
     if (receives) {
-      packed =
-          packing.view(data_of(own) + layout.packed_inbox + static_cast<size_t>(from) * layout.part,
-                       first_, its);
-      received.receive = packed.as<std::byte>();
-      received.received = packing.bytes(its);
+      packed = packing_.view(
+          data_of(own) + layout.packed_inbox + static_cast<size_t>(from) * layout.part, first_,
+          its);
+      to_receive(from, packed);
     }
     // The chunk is computed.
     OverlapReport* const report = sends ? sending.report : nullptr;
     const Reported sending_chunk(report, OverlapReport::Kind::kCommunication, mine, to,
                                  queue().stream());
-    if (status.ok()) status = exchange(sent, received);
+    if (status.ok()) status = exchange();
     if (!receives || !status.ok()) return status;
-    if (!packing.are_in_place())
+    if (!packing_.are_in_place())
       status = cuda::copy_tensor(*gpu, packed, inbox(own, from, its), queue().stream());
     if (status.ok()) status = queue().write_word(word(own, i, from), sending.epoch);
     if (sending.report != nullptr && i + 1 == count_)
@@ -393,6 +370,9 @@ class NcclReduce final : public ReduceTransport, private Exchanges {
     return status;
   }
 
+  const Shards shards_;
+  const ShardChunks chunks_;
+  const PackedChunks packing_{shards_, chunks_};
   const int64_t first_, count_;  // chunks of the own shard
 };
 
@@ -402,6 +382,6 @@ const Transport kNccl = {.name = "cuda:nccl",
                          .how = "shards are sent by NCCL, and pushed within a host",
                          .make_gather = make_transport<NcclGather>,
                          .make_reduce = make_transport<NcclReduce>,
-                         .make_reduce_in_place = nullptr};
+                         .make_reduce_in_place = make_nccl_pieces};
 
 }  // namespace perseid::internal::collective

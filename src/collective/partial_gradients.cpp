@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "collective/nccl.hpp"
 #include "collective/reduce.hpp"
+#include "cuda/runtime/signals.hpp"
 #include "dispatch/memory.hpp"
 
 namespace perseid::internal::collective {
@@ -14,23 +16,14 @@ namespace {
 // A task reduces about so many elements.
 constexpr int64_t kTaskElements = 64 << 10;
 
-// A tensor like `rows`, whose dimensions keep their order in memory, without gaps.
-Tensor without_gaps(Tensor rows, std::byte* data) {
-  const bool rows_first = rows.stride[0] >= rows.stride[1];
-  rows.data = data;
-  rows.stride[0] = rows.shape[2] * (rows_first ? rows.shape[1] : 1);
-  rows.stride[1] = rows.shape[2] * (rows_first ? 1 : rows.shape[0]);
-  return rows;
-}
-
 }  // namespace
 
 Status PartialGradients::make(const TransportSite& site, const Shards& shards, int64_t rows,
                               DType dtype, std::initializer_list<bool> accumulates, bool in_pairs,
                               std::unique_ptr<PartialGradients>* made) {
   std::unique_ptr<PartialGradients> gradients(new PartialGradients(site));
-  const Transport& transport = in_place_transport_of(site.device, site.group);
-  Status status = transport.make_reduce_in_place(site, shards, rows, &gradients->transport_);
+  Status status = transport_of(site.device, site.group)
+                      .make_reduce_in_place(site, shards, rows, &gradients->transport_);
   gradients->in_pairs_ = in_pairs;
   const auto ranks = static_cast<size_t>(site.group.size());
   gradients->parts_.resize(ranks);
@@ -58,6 +51,11 @@ Status PartialGradients::share(const Operation& operation) {
     status = transport_->part(operation, sending_, rank, 0, &parts_[static_cast<size_t>(rank)]);
     if (status.ok() && report != nullptr) report->arrived(OverlapReport::kNoChunk, rank);
   }
+  // One block waits: what brings the parts needs multiprocessors, and sums would hold them all.
+  if (status.ok() && device_.gpu != nullptr && NcclLinks::carry(group_))
+    status = cuda::wait_for_signal(*device_.gpu,
+                                   as_arrival(transport_->arrival(operation, sending_.epoch)),
+                                   sending_.stream, static_cast<int32_t>(transport_->arrivals()));
   return status;
 }
 

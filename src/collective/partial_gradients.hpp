@@ -29,6 +29,8 @@ class PartialGradients {
   Status give(int32_t rank, const Tensor& partial, size_t at) {
     return transport_->give(rank, partial, at);
   }
+  // The same of what `rank` gives, in its order: rows that this rank sums, in its own part.
+  void take(int32_t rank, const Tensor& partial, size_t at) { transport_->take(rank, partial, at); }
   Status share(const Operation& operation);
   // What a rank sums.
   struct Rows {

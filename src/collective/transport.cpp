@@ -47,11 +47,6 @@ const Transport& transport_of(const dispatch::Device& device, const Group& group
   return std::strcmp(group.links(), "mpi") == 0 ? kMpi : kSockets;
 }
 
-const Transport& in_place_transport_of(const dispatch::Device& device, const Group& group) {
-  const Transport& transport = transport_of(device, group);
-  return transport.make_reduce_in_place != nullptr ? transport : kHostStaging;
-}
-
 Status recorded(const Group& group, const Sending& sending, Status status) {
   const bool waited = status.code() == PERSEID_TIMEOUT || status.code() == PERSEID_PEER_LOST;
   if (waited && sending.record != nullptr && sending.record->status == PERSEID_OK)
@@ -108,6 +103,14 @@ ByteRows rows_of(const Tensor& part) {
     }
   }
   return part.elements() == 0 ? ByteRows() : rows;
+}
+
+Tensor without_gaps(Tensor rows, std::byte* data) {
+  const bool rows_first = rows.stride[0] >= rows.stride[1];
+  rows.data = data;
+  rows.stride[0] = rows.shape[2] * (rows_first ? rows.shape[1] : 1);
+  rows.stride[1] = rows.shape[2] * (rows_first ? 1 : rows.shape[0]);
+  return rows;
 }
 
 Arrival as_arrival(const perseid_arrival& arrival) {

@@ -125,6 +125,9 @@ class ReduceTransport {
   // the own partial, [i, j, k], goes to byte `at` of what part() gives there, without gaps. On a
   // GPU in the order of the stream.
   virtual Status give(int32_t, const Tensor&, size_t) { return {}; }
+  // Likewise what `rank` gives: rows that lie in its partial as these do in the own one. In the
+  // order in which it gives them.
+  virtual void take(int32_t, const Tensor&, size_t) {}
   // On a GPU, of sums in float32: the parts for a product that adds them. The arrival's signals are
   // those of the first chunk, one for each other rank, then those of the next chunk. Where the
   // kernel stores, with targets that are there until the next call, without their strides.
@@ -142,7 +145,7 @@ struct Transport {
   Status (*make_reduce)(const TransportSite& site, const Shards& shards, const ShardChunks& chunks,
                         std::unique_ptr<ReduceTransport>* transport);
   // Of one piece: partial sums stay where they were written, so that each rank reads of them what
-  // it needs, at most `rows` of the extent. Null: kHostStaging has one.
+  // it needs, at most `rows` of the extent.
   Status (*make_reduce_in_place)(const TransportSite& site, const Shards& shards, int64_t rows,
                                  std::unique_ptr<ReduceTransport>* transport);
 };
@@ -159,8 +162,6 @@ Status make_transport(const TransportSite& site, const Shards& shards, Cut cut,
 }
 
 const Transport& transport_of(const dispatch::Device& device, const Group& group);
-// The transport that makes sums in place.
-const Transport& in_place_transport_of(const dispatch::Device& device, const Group& group);
 
 extern const Transport kWindows;      // memory that the ranks of one host share, read in place
 extern const Transport kSockets;      // memory of ranks on several hosts
@@ -171,6 +172,9 @@ extern const Transport kNccl;         // the same, where all ranks have NCCL
 
 // A tensor of 3 dimensions, of which one at most has gaps, as rows of bytes in the order of memory.
 ByteRows rows_of(const Tensor& part);
+
+// A tensor like `rows`, of 3 dimensions, that keep their order in memory, without gaps.
+Tensor without_gaps(Tensor rows, std::byte* data);
 
 // As kernels of GPUs take it.
 Arrival as_arrival(const perseid_arrival& arrival);

@@ -86,6 +86,8 @@ struct AttentionProblem {
   bool async_backward = false;
   const int32_t* chunk_stages = nullptr;
   ChunkTraffic chunk_traffic = {};
+  // Multiprocessors that a kernel of forward leaves free while it waits for chunks.
+  int32_t spared = 0;
 
   PERSEID_INLINE constexpr int64_t heads_of_arrival() const {  // of keys
     return max((batch * kv_heads + arriving_groups - 1) / arriving_groups, int64_t{1});

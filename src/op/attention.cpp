@@ -362,6 +362,7 @@ Status AttentionPlan::make(DevicePointer device, const perseid_attention_desc& d
   problem.async_backward = arriving.backward;
   problem.chunk_stages = arriving.chunk_stages;
   problem.chunk_traffic = arriving.traffic;
+  problem.spared = arriving.spared;
   const bool on_cpu = made->device().gpu == nullptr;
   const dispatch::Determinism determinism = made->device().determinism;
   if (determinism == dispatch::Determinism::kOn) problem.deterministic = true;

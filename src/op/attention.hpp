@@ -20,6 +20,7 @@ class AttentionPlan final : public PlanOf<dispatch::Attention> {
     bool backward = false;
     const int32_t* chunk_stages = nullptr;
     ChunkTraffic traffic = {};
+    int32_t spared = 0;
   };
   // `rows`: the queries of this plan. Where they are not all, gradients of key and value are f32.
   static Status make(DevicePointer device, const perseid_attention_desc& desc,

@@ -399,7 +399,7 @@ Sm90Attention::Workspace Sm90Attention::divide_workspace(
     const AttentionForwardArguments& fixed) const {
   Workspace layout;
   const bool counting =
-      (config_.masked() && config_.split) || fixed.tiles > gpu_.facts().multiprocessors;
+      (config_.masked() && config_.split) || fixed.tiles > most_blocks();
   size_t used = layout.failed = counting ? sizeof(ForwardTileCounter) : 0;
   if (config_.async) used += sizeof(uint64_t);
   layout.nonfinite = used;
@@ -539,7 +539,7 @@ Status Sm90Attention::forward(const AttentionForward& tensors, std::byte* worksp
     arguments.async.failed = reinterpret_cast<uint64_t*>(workspace + layout.failed);
     arguments.launch = arguments.async.launch;
   }
-  const Launch launch{.blocks = min(arguments.tiles, gpu_.facts().multiprocessors),
+  const Launch launch{.blocks = min(arguments.tiles, most_blocks()),
                       .threads = config.threads(),
                       .shared_bytes = config.shared_bytes()};
   if (config.planes() == 2)

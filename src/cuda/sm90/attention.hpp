@@ -61,6 +61,10 @@ class Sm90Attention {
   Status map_tensors(const AttentionForwardConfig& config, const AttentionForward& tensors,
                      AttentionForwardArguments* arguments) const;
   Status map_planes(const PlanesArguments& planes, AttentionForwardArguments* arguments) const;
+  // At once; a block holds a multiprocessor.
+  int32_t most_blocks() const {
+    return max(1, gpu_.facts().multiprocessors - (config_.async ? problem_.spared : 0));
+  }
 
   AttentionProblem problem_;
   const Gpu& gpu_;
