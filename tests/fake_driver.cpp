@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <map>
 #include <mutex>
 #include <set>
@@ -33,6 +34,8 @@ int failure = 0, countdown = 0;
 bool for_ever = false;
 std::atomic<int64_t> calls{0}, contexts{0}, launches{0};
 std::atomic<int64_t> blocks[8];  // of the last launches
+FakeTensorMap maps[16];          // the last
+size_t made_maps = 0;
 // What was made and not destroyed. Never freed itself: what a lost device held is no leak of the
 // library's.
 std::set<void*>& alive = *new std::set<void*>;
@@ -179,6 +182,10 @@ int64_t fake_alive() {
   return static_cast<int64_t>(alive.size()) + contexts + mappings;
 }
 int64_t fake_launches() { return launches; }
+FakeTensorMap fake_tensor_map(int64_t back) {
+  const std::lock_guard lock(mutex);
+  return maps[(made_maps - 1 - static_cast<size_t>(back)) % std::size(maps)];
+}
 int64_t fake_blocks(int64_t back) { return blocks[(launches - 1 - back) % 8]; }
 void fake_elapsed(const float* milliseconds, int count) {
   const std::lock_guard lock(mutex);
@@ -243,8 +250,17 @@ int cuModuleGetFunction(void** function, void* module, const char*) {
 }
 int cuFuncGetAttribute(int* value, int, void*) { return says("cuFuncGetAttribute", value, 32); }
 int cuFuncSetAttribute(void*, int, int) { return outcome("cuFuncSetAttribute"); }
-int cuTensorMapEncodeTiled(void*, int, uint32_t, void*, const uint64_t*, const uint64_t*,
-                           const uint32_t*, const uint32_t*, int, int, int, int) {
+int cuTensorMapEncodeTiled(void*, int, uint32_t rank, void* data, const uint64_t* sizes,
+                           const uint64_t* strides, const uint32_t*, const uint32_t*, int, int, int,
+                           int) {
+  {
+    const std::lock_guard lock(mutex);
+    FakeTensorMap& map = maps[made_maps++ % std::size(maps)];
+    map.data = static_cast<const std::byte*>(data);
+    map.rank = rank;
+    std::copy_n(sizes, rank, map.size);
+    std::copy_n(strides, rank - 1, map.stride);
+  }
   return outcome("cuTensorMapEncodeTiled");
 }
 int cuLaunchKernelEx(const void* config, void*, void**, void**) {

@@ -303,6 +303,8 @@ TEST_F(NcclOnNvlink, ComputesWhileNcclSends) {
 
 TEST_F(NcclProcesses, GoOnWithoutARankThatIsKilled) { kill_one({}); }
 
+TEST_F(NcclProcesses, GoOnWhereACallHasFailed) { kill_one({.synchronizes = false}); }
+
 TEST_F(NcclProcesses, GoOnWithoutARankThatIsStopped) {
   stop_rank_one(1s);
   EXPECT_LT(board_->ranks[0].seconds, 2.5);

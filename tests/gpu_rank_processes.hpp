@@ -182,6 +182,7 @@ class GpuProcesses : public RankProcesses {
   struct Loss {
     int32_t ranks = 2, victim = 1;
     bool attention = false;
+    bool synchronizes = true;  // else a call fails, and nothing says what became of those before
     std::chrono::nanoseconds deadline = 20s;
     std::chrono::nanoseconds to_meet = 200ms;  // of the survivors
     // On each that is left: before the work begins, what is right then, and `stage` counts on after
@@ -192,6 +193,7 @@ class GpuProcesses : public RankProcesses {
   // `harm`.
   void lose(const Loss& loss, const std::function<void()>& harm) {
     start(loss.ranks, [&](int32_t rank) {
+      alarm(180);
       std::optional<Group> group = group_of(rank, loss.ranks);
       const Context context = context_of(rank);
       std::unique_ptr<Work> work = make_work(loss.attention, context, *group);
@@ -199,11 +201,17 @@ class GpuProcesses : public RankProcesses {
       if (!work->once()) return false;
       ++board_->ready;
       Board::Rank& mine = board_->ranks[rank];
+      const auto note = [&](const char* step) {
+        const size_t length = std::strlen(mine.steps);
+        std::snprintf(mine.steps + length, sizeof mine.steps - length, "%s %.0f ms, ", step,
+                      1e3 * since(board_->killed_at));
+      };
       for (;;) {
         // Several are in flight, so that waits of every kind are met.
         const Ended end = ended([&] {
           for (int i = 0; i < 4; ++i) work->enqueue(loss.deadline);
-          if (!work->once(loss.deadline)) throw std::runtime_error("wrong result");
+          if (loss.synchronizes && !work->once(loss.deadline))
+            throw std::runtime_error("wrong result");
         });
         if (end.status == PERSEID_OK) continue;
         mine.seconds = since(board_->killed_at);
@@ -212,16 +220,23 @@ class GpuProcesses : public RankProcesses {
         std::snprintf(mine.sentence, sizeof mine.sentence, "%s", end.sentence.c_str());
         break;
       }
+      note("failed");
       if (!beside(0)) return false;
       const int64_t from = now();
       const Group left = group->shrink(loss.to_meet);
+      note("shrunk");
       const std::unique_ptr<Work> again = make_work(loss.attention, context, left);
+      note("made");
       const bool right = again->once() && again->once();
       mine.seconds_on = since(from);
+      note(right ? "right" : "wrong");
       if (!beside(1)) return false;
       work.reset();
+      note("plans gone");
       group.reset();
+      note("group gone");
       const bool still_right = beside(2) && again->once() && beside(3);
+      note(still_right ? "right" : "wrong");
       left.barrier();
       return right && still_right && left.size() == loss.ranks - 1;
     });
@@ -235,14 +250,15 @@ class GpuProcesses : public RankProcesses {
     lose(loss, [&] { kill(children_[static_cast<size_t>(loss.victim)], SIGKILL); });
     const std::vector<int> codes = join();
     for (int32_t rank = 0; rank < loss.ranks; ++rank) {
-      EXPECT_EQ(codes[static_cast<size_t>(rank)], rank == loss.victim ? -SIGKILL : 0) << rank;
-      if (rank == loss.victim) continue;
       const Board::Rank& its = board_->ranks[rank];
+      EXPECT_EQ(codes[static_cast<size_t>(rank)], rank == loss.victim ? -SIGKILL : 0)
+          << rank << ": " << its.steps;
+      if (rank == loss.victim) continue;
       EXPECT_EQ(its.status, PERSEID_PEER_LOST) << its.sentence;
       EXPECT_EQ(its.named, loss.victim) << its.sentence;
       EXPECT_LT(its.seconds, 1) << its.sentence;
-      printf("PEER_LOST after %.1f ms, a right operation %.0f ms later: %s\n", 1e3 * its.seconds,
-             1e3 * its.seconds_on, its.sentence);
+      printf("PEER_LOST after %.1f ms, a right operation %.0f ms later (%s): %s\n",
+             1e3 * its.seconds, 1e3 * its.seconds_on, its.steps, its.sentence);
     }
   }
   // Rank 1 is still stopped when this returns.

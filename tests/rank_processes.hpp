@@ -35,6 +35,7 @@ struct Board {
     double seconds_on = -1;  // from there to the end of a right operation
     int32_t named = -1;
     char sentence[256] = {};
+    char steps[512] = {};  // after the kill, with the milliseconds since
   } ranks[kMostProcesses];
 };
 
