@@ -12,6 +12,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <cstdio>
@@ -71,6 +72,7 @@ namespace {
 
 thread_local ncclComm* grouped = nullptr;
 std::atomic<uint64_t> peers{0};
+std::atomic<int> most_queued{0};
 
 struct Exchange {
   ncclComm* communicator;
@@ -157,6 +159,8 @@ extern "C" {
 
 // A bit for each rank that this one has exchanged with since they were connected.
 uint64_t fake_nccl_peers() { return peers; }
+// Exchanges that were queued and had not ended, at most so far.
+int fake_nccl_most_queued() { return most_queued; }
 
 int ncclGetVersion(int* version) {
   *version = 22803;
@@ -208,7 +212,7 @@ int ncclGroupEnd() {
   for (const Part& part : communicator->parts)
     if (communicator->groups > 1) peers |= uint64_t{1} << part.rank;
   communicator->state = kInProgress;
-  ++communicator->queued;
+  most_queued = std::max<int>(most_queued, ++communicator->queued);
   enqueue(communicator->stream, new Exchange{communicator, std::move(communicator->parts)});
   communicator->parts.clear();
   return kInProgress;

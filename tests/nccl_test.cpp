@@ -188,6 +188,45 @@ TEST_F(Nccl, QueuesExecutionsOfTwoStreams) {
   EXPECT_EQ(join(), std::vector<int>(2, 0));
 }
 
+// A kernel of NCCL takes milliseconds to find that it is aborted.
+TEST_F(Nccl, QueuesFewExchanges) {
+  start(2, [&](int32_t rank) {
+    const Member member(rank, 2);
+    if (!agree(member).ok()) return false;
+    setenv("FAKE_NCCL", "slow", 1);
+    Gathering gathering(member, 1);
+    Status status;
+    for (uint32_t epoch = 1; status.ok() && epoch <= 15; ++epoch)
+      status = gathering.execute(Operation("all-gather", kDeadline), epoch, [] {});
+    const int most = reinterpret_cast<int (*)()>(
+        dlsym(dlopen("libnccl.so.2", RTLD_NOW), "fake_nccl_most_queued"))();
+    if (most != NcclLinks::kMostQueued) fprintf(stderr, "%d were queued\n", most);
+    return status.ok() && ended(member) && most == NcclLinks::kMostQueued;
+  });
+  EXPECT_EQ(join(), std::vector<int>(2, 0));
+}
+
+// Work of the caller before the executions may wait for what the caller does after them.
+TEST_F(Nccl, QueuesExchangesThatTheStreamHoldsUp) {
+  start(2, [&](int32_t rank) {
+    const Member member(rank, 2);
+    if (!agree(member).ok()) return false;
+    Gathering gathering(member, 1);
+    std::atomic<bool> go{rank == 1};
+    launch(nullptr, [&] {
+      while (!go) usleep(100);
+    });
+    Status status;
+    for (uint32_t epoch = 1; status.ok() && epoch <= 15; ++epoch)
+      status = gathering.execute(Operation("all-gather", kDeadline), epoch, [] {});
+    go = true;
+    status = outcome_of(member, std::move(status));
+    if (!status.ok()) fprintf(stderr, "rank %d: %s\n", rank, status.sentence().c_str());
+    return status.ok();
+  });
+  EXPECT_EQ(join(), std::vector<int>(2, 0));
+}
+
 // ---- Failures ----
 
 // Kernels, the queue and NCCL itself wait for a rank whose data does not come.

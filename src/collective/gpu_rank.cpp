@@ -21,6 +21,9 @@ constexpr auto kInterval = 500us;  // of the thread that watches, while operatio
 constexpr uint64_t kGrace = 500'000'000;
 // What NCCL gets to hear of its end.
 constexpr auto kAborting = 5ms;
+// How long exchanges wait for room where no operation starts.
+constexpr auto kPatience = 10ms;
+constexpr auto kPoll = 20us;
 // What a failed operation gets to drain.
 constexpr auto kDraining = 5s;
 constexpr const char* kAdvice = "see what nvidia-smi says";
@@ -163,6 +166,22 @@ Status GpuRank::defer_await(int32_t rank) {
 
 Status GpuRank::await(int32_t rank) {
   return sending_->wait_word(begun_word(group_.rank(), rank), submitted_);
+}
+
+// The thread ends an operation that has started. One that has not may wait for whatever the caller
+// enqueues next.
+Status GpuRank::await_room(const Operation& operation) const {
+  Clock::time_point started = Clock::now();
+  while (!links_->has_room()) {
+    if (cpu::load_acquire(group_.abort()) != 0) return group_.failure(operation);
+    if (epoch_reached(cpu::load_acquire(&words_->started), completed() + 1)) {
+      started = Clock::now();
+    } else if (Clock::now() - started > kPatience) {
+      break;
+    }
+    std::this_thread::sleep_for(kPoll);
+  }
+  return {};
 }
 
 Status GpuRank::watching(cuda::CopyQueue** queue) {

@@ -81,6 +81,9 @@ class GpuRank final : public cuda::StreamObserver {
   // announce() finds on the other one comes before.
   cuda::CopyQueue& crossing() const { return *crossing_; }
   NcclLinks* links() const { return links_.get(); }
+  // Before an exchange: returns when NCCL has few others, or where work of the caller keeps its
+  // stream from the operations that are in flight.
+  Status await_room(const Operation& operation) const;
   // Where words that arrive are waited for, one after the other, to know when.
   Status watching(cuda::CopyQueue** queue);
   // How kernels of the operation wait until a rank, whose number a signal has, has begun it.

@@ -9,6 +9,7 @@
 
 #include "cuda/runtime/library.hpp"
 #include "cuda/runtime/memory.hpp"
+#include "cuda/runtime/signals.hpp"
 
 namespace perseid::internal::collective {
 namespace {
@@ -189,9 +190,9 @@ Status NcclLinks::make() {
   if (!current.status().ok()) return current.status();
   void* memory = nullptr;
   const cuda::Result result =
-      gpu_->driver().host_allocate(&memory, sizeof(uint32_t), cuda::kPortableMapped);
-  done_ = static_cast<uint32_t*>(memory);
-  if (done_ != nullptr) *done_ = 0;
+      gpu_->driver().host_allocate(&memory, sizeof(Words), cuda::kPortableMapped);
+  words_ = static_cast<Words*>(memory);
+  if (words_ != nullptr) *words_ = {};
   return cuda::check(gpu_->driver(), result, "allocating page-locked memory of the host", kAdvice);
 }
 
@@ -235,7 +236,7 @@ NcclLinks::~NcclLinks() {
   abort();
   if (aborting_.joinable()) aborting_.join();
   const cuda::Gpu::Current current(*gpu_);
-  if (done_ != nullptr && current.status().ok()) gpu_->driver().host_free(done_);
+  if (words_ != nullptr && current.status().ok()) gpu_->driver().host_free(words_);
 }
 
 void NcclLinks::abort() {
@@ -286,10 +287,8 @@ Status NcclLinks::settle(Clock::time_point deadline) const {
 }
 
 Status NcclLinks::drain(Clock::time_point deadline, void* stream) const {
-  const cuda::Result result = gpu_->driver().write_word(
-      static_cast<cuda::StreamHandle>(stream), reinterpret_cast<cuda::DeviceAddress>(done_), 1, 0);
-  const Status status = cuda::check(gpu_->driver(), result, "writing a word of the host", kAdvice);
-  while (status.ok() && cpu::load_acquire(done_) == 0) {
+  const Status status = cuda::set_signal(*gpu_, &words_->connected, 1, stream);
+  while (status.ok() && cpu::load_acquire(&words_->connected) == 0) {
     if (Clock::now() >= deadline || (communicator_.load() != nullptr && has_failed()))
       return Status::error(PERSEID_TIMEOUT, "NCCL has not connected the ranks in time");
     std::this_thread::sleep_for(kInterval);
@@ -311,7 +310,7 @@ Status NcclLinks::enqueue(const Operation& operation, std::span<const Part> part
     // or are aborted.
     if (status.ok()) status = settle(Clock::time_point::max());
   }
-  if (status.ok()) return status;
+  if (status.ok()) return cuda::set_signal(*gpu_, &words_->ended, ++queued_, stream);
   // NCCL may know sooner than the sockets that a rank is lost.
   const Clock::time_point verdict = Clock::now() + kVerdict;
   while (!has_failed() && Clock::now() < verdict) std::this_thread::sleep_for(kInterval);

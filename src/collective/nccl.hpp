@@ -8,6 +8,7 @@
 // kernels that wait for other ranks must leave free. A kernel of NCCL waits without an end for
 // ranks that do not come. So another thread watches (GpuRank): where a rank is lost or a deadline
 // passes, it aborts the communicator, which ends the kernels that run and those that are queued.
+// Each ends some ten milliseconds after it has begun to poll. So few of them are queued at a time.
 #pragma once
 
 #include <atomic>
@@ -54,9 +55,12 @@ class NcclLinks {
     std::byte* receive = nullptr;
     size_t received = 0;
   };
-  // In the order of the stream. All ranks do it in the same order of parts for each two of them, so
-  // that no two wait for one another.
+  // In the order of the stream, always the same one. All ranks do it in the same order of parts for
+  // each two of them, so that no two wait for one another.
   Status enqueue(const Operation& operation, std::span<const Part> parts, void* stream);
+  // Before enqueue(): whether so few exchanges have not ended that aborting them takes no longer.
+  static constexpr uint32_t kMostQueued = 16;
+  bool has_room() const { return queued_ - cpu::load_acquire(&words_->ended) < kMostQueued; }
   // After the group has failed, from any thread: ends what is queued, and nothing else will be.
   void abort();
 
@@ -81,7 +85,13 @@ class NcclLinks {
   std::mutex mutex_;  // of the communicator
   std::atomic<ncclComm*> communicator_{nullptr};
   std::thread aborting_;
-  uint32_t* done_ = nullptr;  // page-locked: set when the ranks are connected
+  // In page-locked memory, written by streams: that the ranks are connected; how many exchanges
+  // have ended.
+  struct Words {
+    uint32_t connected, ended;
+  };
+  Words* words_ = nullptr;
+  uint32_t queued_ = 0;  // exchanges, so far
 };
 
 }  // namespace perseid::internal::collective

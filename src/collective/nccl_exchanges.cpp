@@ -72,7 +72,8 @@ Status NcclExchanges::exchange() {
       exchanged_.insert(exchanged_.end(), ways->begin() + static_cast<std::ptrdiff_t>(begin),
                         ways->begin() + static_cast<std::ptrdiff_t>(end));
     }
-    status = rank->links()->enqueue(operation, exchanged_, queue().stream());
+    if (!exchanged_.empty()) status = rank->await_room(operation);
+    if (status.ok()) status = rank->links()->enqueue(operation, exchanged_, queue().stream());
   }
   sent_.clear();
   received_.clear();
