@@ -5,7 +5,7 @@
 // receives is work of its stream, which waits without an end for ranks that do not come.
 // FAKE_NCCL=refuse: no ranks are connected; silent: this rank's data stays where it is after the
 // first exchange; hung: and nothing comes to it; slow: exchanges take 30 milliseconds; fail N: the
-// N-th group is refused.
+// N-th group is refused; stuck: aborting does not return.
 #include <dlfcn.h>
 #include <poll.h>
 #include <sys/socket.h>
@@ -219,6 +219,7 @@ int ncclGroupEnd() {
 }
 int ncclCommAbort(ncclComm* communicator) {
   communicator->aborted = true;
+  if (mode() == "stuck") pause();
   if (communicator->thread.joinable()) communicator->thread.join();
   // What is queued ends as it begins.
   while (communicator->queued > 0) usleep(100);

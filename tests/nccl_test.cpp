@@ -347,6 +347,18 @@ TEST_F(Nccl, NamesARankThatIsStopped) {
   children_.clear();
 }
 
+TEST_F(Nccl, LeavesAnAbortThatDoesNotReturn) {
+  start(2, [&](int32_t rank) {
+    std::optional<Member> member(std::in_place, rank, 2);
+    if (!agree(*member).ok()) return false;
+    setenv("FAKE_NCCL", "stuck", 1);
+    const auto start = Clock::now();
+    member.reset();
+    return Clock::now() - start < 4s;
+  });
+  EXPECT_EQ(join(), std::vector<int>(2, 0));
+}
+
 // Whatever call fails on one rank, the other one ends too.
 TEST_F(Nccl, EndsWhereACallFails) {
   for (const std::string call :

@@ -14,8 +14,9 @@
 namespace perseid::internal::collective {
 namespace {
 
-// The time that aborted kernels have to end, and the sockets to say which rank is lost.
-constexpr std::chrono::milliseconds kDraining{5000}, kVerdict{500};
+// The time that aborted kernels have to end, the sockets to say which rank is lost, and an abort to
+// return.
+constexpr std::chrono::milliseconds kDraining{5000}, kVerdict{500}, kEnding{3000};
 constexpr std::chrono::microseconds kBusy{100}, kInterval{20};
 constexpr const char* kAdvice = "see what nvidia-smi says";
 
@@ -234,7 +235,17 @@ Status NcclLinks::connect(const std::string& id, Clock::time_point deadline) {
 NcclLinks::~NcclLinks() {
   // It destroys a communicator without waiting for other ranks.
   abort();
-  if (aborting_.joinable()) aborting_.join();
+  // What NCCL does not end is left to itself.
+  const Clock::time_point end = Clock::now() + kEnding;
+  while (aborting_.joinable() && !aborted_->load() && Clock::now() < end)
+    std::this_thread::sleep_for(kInterval);
+  if (aborting_.joinable()) {
+    if (aborted_->load()) {
+      aborting_.join();
+    } else {
+      aborting_.detach();
+    }
+  }
   const cuda::Gpu::Current current(*gpu_);
   if (words_ != nullptr && current.status().ok()) gpu_->driver().host_free(words_);
 }
@@ -248,9 +259,12 @@ void NcclLinks::abort() {
 void NcclLinks::abort_locked() {
   ncclComm* const communicator = communicator_.exchange(nullptr);
   if (communicator == nullptr) return;
-  aborting_ = std::thread([gpu = gpu_, communicator] {
-    const cuda::Gpu::Current current(*gpu);
-    nccl().abort(communicator);
+  aborting_ = std::thread([gpu = gpu_, communicator, aborted = aborted_] {
+    {
+      const cuda::Gpu::Current current(*gpu);
+      nccl().abort(communicator);
+    }
+    aborted->store(true);
   });
 }
 

@@ -8,7 +8,8 @@
 // kernels that wait for other ranks must leave free. A kernel of NCCL waits without an end for
 // ranks that do not come. So another thread watches (GpuRank): where a rank is lost or a deadline
 // passes, it aborts the communicator, which ends the kernels that run and those that are queued.
-// Each ends some ten milliseconds after it has begun to poll. So few of them are queued at a time.
+// Each looks for that after it has polled in vain for milliseconds, so few of them are queued at a
+// time.
 #pragma once
 
 #include <atomic>
@@ -85,6 +86,7 @@ class NcclLinks {
   std::mutex mutex_;  // of the communicator
   std::atomic<ncclComm*> communicator_{nullptr};
   std::thread aborting_;
+  const std::shared_ptr<std::atomic<bool>> aborted_ = std::make_shared<std::atomic<bool>>(false);
   // In page-locked memory, written by streams: that the ranks are connected; how many exchanges
   // have ended.
   struct Words {
