@@ -128,6 +128,7 @@ class Reducing {
     const Sending sending{epoch, stream, nullptr};
     Status status = transport_->start(operation, sending);
     const perseid_arrival arrival = transport_->arrival(operation, epoch);
+    if (!status.ok()) return status;
     launch(stream, [=, this] {
       const ChunkTable<int64_t> table{nullptr, chunks_.count(),
                                       chunks_.pivot((group_.rank() + 1) % group_.size())};
@@ -142,7 +143,7 @@ class Reducing {
       for (int64_t i = 0; i < transport_->arrivals(); ++i) await(arrival, i);
       if (cpu::load_acquire(arrival.abort) == 0 && !are_right(epoch)) *right = false;
     });
-    if (status.ok()) status = transport_->send(sending);
+    status = transport_->send(sending);
     const Status finished = transport_->finish(sending);
     return status.ok() ? finished : status;
   }
@@ -204,14 +205,22 @@ inline Status outcome_of(const Member& member, Status status) {
 }
 // The survivors go on.
 inline bool goes_on(const Member& member, int32_t left) {
+  const auto fails = [&](const char* what, const Status& status = {}) {
+    fprintf(stderr, "rank %d going on: %s: %s\n", member.group->rank(), what,
+            status.sentence().c_str());
+    return false;
+  };
   std::shared_ptr<Group> group;
-  if (!member.group->shrink(Operation("shrink", 500'000'000), &group).ok()) return false;
+  Status status = member.group->shrink(Operation("shrink", 500'000'000), &group);
+  if (!status.ok()) return fails("shrink", status);
   Member smaller = member;
   smaller.group = group;
   setenv("FAKE_NCCL", "", 1);
-  return group->size() == left &&
-         NcclLinks::agree(*group, Operation("plan", kDeadline), member.device->gpu).ok() &&
-         (left == 1 || (gathers(smaller, 1) && reduces(smaller, 1)));
+  if (group->size() != left) return fails("another size");
+  status = NcclLinks::agree(*group, Operation("plan", kDeadline), member.device->gpu);
+  if (!status.ok()) return fails("NCCL", status);
+  if (left > 1 && !gathers(smaller, 1)) return fails("all-gather");
+  return left == 1 || reduces(smaller, 1) || fails("reduce-scatter");
 }
 
 class NcclRanks : public HostRanks {
