@@ -257,6 +257,8 @@ void GpuRank::watch() {
     check();
     if (in_flight() == 0) changed_.notify_all();
   }
+  // A rank that leaves after its last operation is not the one that others miss in it.
+  if (has_news()) tell_begun();
 }
 
 void GpuRank::check() {
