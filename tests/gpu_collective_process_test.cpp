@@ -324,4 +324,9 @@ TEST_F(NcclHostProcesses, GoOnWithoutARankThatIsKilled) {
   kill_one({.ranks = kAll, .victim = 1, .to_meet = 10s});
 }
 
+TEST_F(NcclHostProcesses, GoOnWhereACallHasFailed) {
+  if (count_gpus() < kAll) GTEST_SKIP() << "needs a GPU for each of four ranks";
+  kill_one({.ranks = kAll, .victim = 1, .synchronizes = false, .to_meet = 10s});
+}
+
 }  // namespace
