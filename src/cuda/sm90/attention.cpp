@@ -462,12 +462,12 @@ Status Sm90Attention::map_tensors(const AttentionForwardConfig& config,
   return status;
 }
 
-Status Sm90Attention::map_planes(const PlanesArguments& planes,
+Status Sm90Attention::map_planes(const Tensor& query, PlanesArguments* planes,
                                  AttentionForwardArguments* arguments) const {
-  const PairsOfRows& queries = planes.pairs[0];
-  const bool no_keys = planes.pairs[1].rows == 0 || fixed_.batch == 0;
+  PairsOfRows& queries = planes->pairs[0];
+  const bool no_keys = planes->pairs[1].rows == 0 || fixed_.batch == 0;
   // As of tensors.
-  const PairsOfRows& keys = no_keys ? queries : planes.pairs[1];
+  const PairsOfRows& keys = no_keys ? queries : planes->pairs[1];
   const int64_t entries = problem_.ragged ? 1 : problem_.batch;
   const auto boxed_planes = [&](const PairsOfRows& pairs, const PlanesOfRows& of, int box_rows) {
     const RowsInMemory rows = rows_of_planes(pairs, of);
@@ -483,9 +483,24 @@ Status Sm90Attention::map_planes(const PlanesArguments& planes,
                             .stride = {1, 0, 0, 0, 0},
                             .box = {2 * config_.loaded_numbers(), 1, 1, 1, 1},
                             .swizzled = false};
-  arguments->query_numbers = queries.numbers;
-  Status status = make_tensor_map(gpu_, "attention forward: planes of query",
-                                  boxed_planes(queries, queries.first, 64), &arguments->query);
+  // Queries that TMA cannot load are copied to where it can.
+  BoxedTensor rows = boxed(with_batch(query), 0, 64);
+  queries.first.copies = no_keys || !is_mappable(rows);
+  if (queries.first.copies) {
+    const int64_t length = queries.first.length;
+    rows = {queries.first.planes,
+            DType::kF32,
+            {length, 1, queries.rows, queries.heads, entries},
+            {1, 0, length, queries.rows * length, queries.heads * queries.rows * length},
+            {}};
+  } else {
+    planes->first_blocks = 0;
+  }
+  rows.box[0] = kChunk / 2;
+  for (const int d : {1, 3, 4}) rows.box[d] = 1;
+  rows.box[2] = 64;
+  arguments->query_split = queries.first;
+  Status status = make_tensor_map(gpu_, "attention forward: query", rows, &arguments->query);
   if (status.ok())
     status = make_tensor_map(gpu_, "attention forward: planes of key",
                              boxed_planes(keys, keys.first, config_.keys), &arguments->key);
@@ -515,7 +530,7 @@ Status Sm90Attention::forward(const AttentionForward& tensors, std::byte* worksp
     planes =
         planes_.bind(tensors.query, tensors.key, tensors.value, nullptr, workspace + layout.planes);
     arguments.out_pairs = stores_pairs(tensors.out);
-    status = map_planes(planes, &arguments);
+    status = map_planes(tensors.query, &planes, &arguments);
   } else {
     status = map_tensors(config, tensors, &arguments);
   }
@@ -542,10 +557,12 @@ Status Sm90Attention::forward(const AttentionForward& tensors, std::byte* worksp
   const Launch launch{.blocks = min(arguments.tiles, most_blocks()),
                       .threads = config.threads(),
                       .shared_bytes = config.shared_bytes()};
-  if (config.planes() == 2)
-    status =
-        gpu_.launch(kernels_.back(), {.blocks = planes_.blocks(), .threads = PlanesConfig::threads},
-                    &planes, stream);
+  if (config.planes() == 2) {
+    const int64_t blocks =
+        planes_.blocks() - (planes.first_blocks == 0 ? planes_.query_blocks() : 0);
+    status = gpu_.launch(kernels_.back(), {.blocks = blocks, .threads = PlanesConfig::threads},
+                         &planes, stream);
+  }
   if (status.ok())
     status =
         gpu_.launch(bias_by_threads ? kernels_.back() : kernels_[0], launch, &arguments, stream);

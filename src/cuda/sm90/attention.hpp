@@ -60,7 +60,9 @@ class Sm90Attention {
   bool map_bias(const Tensor& bias, AttentionForwardArguments* arguments) const;
   Status map_tensors(const AttentionForwardConfig& config, const AttentionForward& tensors,
                      AttentionForwardArguments* arguments) const;
-  Status map_planes(const PlanesArguments& planes, AttentionForwardArguments* arguments) const;
+  // Of float32. Decides whether queries are copied.
+  Status map_planes(const Tensor& query, PlanesArguments* planes,
+                    AttentionForwardArguments* arguments) const;
   // At once; a block holds a multiprocessor.
   int32_t most_blocks() const {
     return max(1, gpu_.facts().multiprocessors - (config_.async ? problem_.spared : 0));

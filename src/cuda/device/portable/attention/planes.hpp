@@ -13,7 +13,8 @@
 //   planes  high halves | low halves high halves | low halves ...
 //
 // Some lanes of a warp have a row and hold it in registers. The bound is memory: 4 bytes read and 4
-// written for each number.
+// written for each number. Rows that one block alone reads need no planes in memory: the block
+// splits them itself (sm90/attention/forward_queries.hpp).
 //
 // Range. The factor of a pair is NaN, and makes every score that sees it NaN, if a number of either
 // row is not finite, or 2^64 or more; if the first row's largest is below 2^-64; or if it is 2^10
@@ -56,6 +57,14 @@ class RowSplit {
     }
   }
 
+  // A row that lies elsewhere: `load` returns the four numbers from a number on.
+  template <class Load>
+  __device__ __forceinline__ RowSplit(const PlanesOfRows& tensor, const Load& load)
+      : tensor_(tensor) {
+#pragma unroll
+    for (int i = 0; i < C.held(); ++i) held_[i] = load(number(i));
+  }
+
   // The bits of the largest magnitude after scaling, or of a NaN.
   __device__ __forceinline__ uint32_t largest() const {
     float own = 0;
@@ -93,22 +102,43 @@ class RowSplit {
       sum += __shfl_xor_sync(0xffffffffu, sum, step);
     return sum;
   }
-  // The numbers times `scale`, whose products are not rounded; zeros if not `finite`.
-  __device__ __forceinline__ void store(float scale, bool finite, int64_t row) const {
-    uint16_t* const to = tensor_.planes + row * 2 * tensor_.length;
+  // The numbers times `scale`, whose products are not rounded; zeros if not `finite`. `put` takes
+  // the number of the first of four, their high halves and their low ones.
+  template <class Put>
+  __device__ __forceinline__ void split(float scale, bool finite, const Put& put) const {
     const float factor = tensor_.scale * scale, rest = tensor_.scale_rest * scale;
-    const auto chunk = static_cast<uint32_t>(tensor_.chunk);
 #pragma unroll
     for (int i = 0; i < C.held(); ++i) {
-      const auto at = static_cast<uint32_t>(number(i));
       const float4 x = finite ? held_[i] : float4{0, 0, 0, 0};
       const HalfPairs a = split_product(x.x, x.y, factor, rest),
                       b = split_product(x.z, x.w, factor, rest);
-      // A division takes longer than all the rest.
-      uint16_t* const high = to + (tensor_.chunk == tensor_.length ? at : at / chunk * chunk + at);
-      const bool exists = at < static_cast<uint32_t>(tensor_.length);
-      ptx::store_if(exists, high, ptx::Packed<2>{{a.high, b.high}});
-      ptx::store_if(exists, high + chunk, ptx::Packed<2>{{a.low, b.low}});
+      put(number(i), ptx::Packed<2>{{a.high, b.high}}, ptx::Packed<2>{{a.low, b.low}});
+    }
+  }
+  // The same, into row number `row` of the planes.
+  __device__ __forceinline__ void store(float scale, bool finite, int64_t row) const {
+    uint16_t* const to = tensor_.planes + row * 2 * tensor_.length;
+    const auto chunk = static_cast<uint32_t>(tensor_.chunk);
+    split(scale, finite,
+          [&](int number, const ptx::Packed<2>& high_halves, const ptx::Packed<2>& low_halves) {
+            const auto at = static_cast<uint32_t>(number);
+            // A division takes longer than all the rest.
+            uint16_t* const high =
+                to + (tensor_.chunk == tensor_.length ? at : at / chunk * chunk + at);
+            const bool exists = at < static_cast<uint32_t>(tensor_.length);
+            ptx::store_if(exists, high, high_halves);
+            ptx::store_if(exists, high + chunk, low_halves);
+          });
+  }
+  // The numbers as they are, in place of the planes.
+  __device__ __forceinline__ void copy(int64_t row) const {
+    auto* const to = reinterpret_cast<float*>(tensor_.planes) + row * tensor_.length;
+#pragma unroll
+    for (int i = 0; i < C.held(); ++i) {
+      const float4& x = held_[i];
+      ptx::store_if(number(i) < tensor_.length, to + number(i),
+                    ptx::Packed<4>{{float_bits(x.x), float_bits(x.y), float_bits(x.z),
+                                    float_bits(x.w)}});
     }
   }
 
@@ -149,6 +179,25 @@ __device__ __forceinline__ uint32_t split_as(uint32_t largest, const PlanesOfRow
   return static_cast<uint32_t>(127 + tensor.common + ((above + 7) >> 3) * 8) << 23;
 }
 
+// By what a first row is multiplied to be split, and the factor of products with it: NaN of a row
+// that is refused, whose planes are zeros. By whole warps.
+struct FirstRow {
+  float scale, factor;
+
+  template <PlanesConfig C>
+  static __device__ __forceinline__ FirstRow of(const RowSplit<C>& row,
+                                                const PlanesOfRows& tensor) {
+    const uint32_t own_largest = row.largest();
+    const uint32_t largest = split_as(own_largest, tensor);
+    const float scale = split_scale(largest);
+    const bool loses = row.loses(own_largest);  // by all lanes
+    const bool refused = loses || !splits(largest) ||
+                         float_bits(scale * tensor.scale * 0) << 1 != 0;  // an infinite factor
+    return {scale, refused ? float_from_bits(0x7fffffffu) : split_factor(largest)};
+  }
+  __device__ __forceinline__ bool refused() const { return factor != factor; }
+};
+
 // A row of each of a pair of tensors, number `at` in their planes, by the lanes that share it; of
 // the second row, with the bits of its largest magnitude. The planes of the second row are those of
 // its numbers times `second_factor`, which is about 1.
@@ -159,17 +208,12 @@ __device__ __forceinline__ RowNumbers split_pair_of_rows(const PairsOfRows& pair
                                                          uint32_t second_largest,
                                                          float second_factor = 1) {
   constexpr uint32_t kLeast = static_cast<uint32_t>(127 + kLeastValueExponent) << 23;
-  const uint32_t own_largest = first.largest();
-  const uint32_t largest = split_as(own_largest, pairs.first);
+  const FirstRow own = FirstRow::of(first, pairs.first);
   const uint32_t most = max(split_as(second_largest, pairs.second), kLeast);
-  const float scale = split_scale(largest);
-  const bool loses = first.loses(own_largest);  // by all lanes
-  const bool refused = loses || !splits(largest) ||
-                       float_bits(scale * pairs.first.scale * 0) << 1 != 0;  // an infinite factor
-  first.store(scale, !refused, at);
+  first.store(own.scale, !own.refused(), at);
   second.store(split_scale(most) * second_factor, splits(most), at);
-  if (refused || !splits(most)) return {float_from_bits(0x7fffffffu), 0};
-  return {split_factor(largest), static_cast<float>(static_cast<int>(most >> 23) - 127)};
+  if (own.refused() || !splits(most)) return {float_from_bits(0x7fffffffu), 0};
+  return {own.factor, static_cast<float>(static_cast<int>(most >> 23) - 127)};
 }
 
 // Rows of one pair of tensors, of which the second may be absent. A warp's lanes have rows side by
@@ -196,9 +240,22 @@ __device__ __forceinline__ void split_pairs(const PairsOfRows& pairs, int32_t bl
     const RowNumbers numbers = split_pair_of_rows<C>(pairs, at, x, y, largest, factor);
     if (row < pairs.rows && threadIdx.x % C.lanes() == 0) pairs.numbers[at] = numbers;
   };
+  const auto copy = [&](int step, const RowSplit<C>& x) {
+    const int64_t at =
+        int64_t{head_of_all} * pairs.rows + min(own + step * kRowsAtOnce, pairs.rows - 1);
+    x.copy(at);
+    if (threadIdx.x % C.lanes() == 0) pairs.numbers[at] = {1, 0};
+  };
   const RowSplit<C> first = load(pairs.first, 0), second = load(pairs.first, 1);
   if (alone) {
     const RowSplit<C> third = load(pairs.first, 2), fourth = load(pairs.first, 3);
+    if (pairs.first.copies) {
+      copy(0, first);
+      copy(1, second);
+      copy(2, third);
+      copy(3, fourth);
+      return;
+    }
     const RowSplit<C> none = load(pairs.second, 0);
     split(0, first, none, 0);
     split(1, second, none, 0);

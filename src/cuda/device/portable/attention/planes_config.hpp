@@ -42,6 +42,7 @@ struct PlanesOfRows {
   uint16_t* planes = nullptr;  // [entry, head, row, 2 * length]
   int32_t dim = 0, length = 0, chunk = 0;
   bool vectors = false;  // rows are read 16 bytes at a time
+  bool copies = false;   // planes have the numbers of first rows as they are
   // Rows of zeros, and those whose largest magnitude is in [2^(common - 7), 2^(common + 1)), are
   // split as if it were 2^common: neighbours then have the same numbers. 0: each row by its own.
   int32_t common = 0;

@@ -252,9 +252,9 @@ struct AttentionForwardArguments : AttentionArguments, KeySplits {
   TensorMap bias_map;
   int32_t bias_heads = 0, bias_batches = 0;
   float modifier = 0;  // the value of the score modifier
-  // float32: the three maps are those of planes. The numbers of query rows, [entry, head, row],
-  // and the map of those of keys, which is one long row.
-  const RowNumbers* query_numbers = nullptr;
+  // float32: the maps of key and value are those of planes; how rows of queries are split, and the
+  // map of the numbers of keys, which is one long row.
+  PlanesOfRows query_split;
   TensorMap key_numbers;
   bool out_pairs = false;  // two elements of out are one aligned access
   // If key and value arrive in chunks: waits for them, the first row of the pivot chunk, how many

@@ -17,6 +17,7 @@
 #include "cuda/device/ptx/ordering.hpp"
 #include "cuda/device/ptx/wgmma.hpp"
 #include "cuda/device/sm90/attention/forward_epilogue.hpp"
+#include "cuda/device/sm90/attention/forward_queries.hpp"
 #include "cuda/device/sm90/attention/kv_tiles.hpp"
 
 namespace perseid::internal::cuda {
@@ -160,6 +161,7 @@ class ForwardConsumer {
   // The first scores of the first Q tile, or after a skipped one: no product to overlap with.
   template <bool kAfterSkipped = false>
   __device__ __forceinline__ void prologue(int at) {
+    split_queries(at);
     kv_.enter(shared_.tile(at));
     init_scores();
     kv_.wait_key();
@@ -216,6 +218,7 @@ class ForwardConsumer {
   // stage that product was issued before, since the next queries arrive later.
   __device__ __forceinline__ void prologue_of_next(int at, int next) {
     constexpr bool kPvIssued = C.epilogue() == Epilogue::kBeforeNextScores;
+    split_queries(next);
     if constexpr (kPvIssued) wait_pv();
     const int first_values = kv_.first_values(shared_.tile(at));
     kv_.enter(shared_.tile(next));
@@ -457,7 +460,7 @@ class ForwardConsumer {
     const AttentionTile& tile = shared_.tile(at);
     auto operands = rules_.load(tile, n, needs_mask<kMask>(tile, n));
     const uint32_t numbers = kOfPlanes ? kv_.numbers(tile) : 0;
-    if constexpr (kOfPlanes && kFirst) begin_statistics(tile);
+    if constexpr (kOfPlanes && kFirst) begin_statistics();
     ptx::wgmma_wait<kPending>();
     ptx::fence_operand(scores_);
     kv_.release_key();
@@ -505,12 +508,25 @@ class ForwardConsumer {
 
   // ---- Of planes ----
 
-  __device__ __forceinline__ void begin_statistics(const AttentionTile& tile) {
+  // The products of the other consumers run meanwhile.
+  __device__ __forceinline__ void split_queries(int at) {
+    if constexpr (kOfPlanes) {
+      const auto queries = shared_.query(at % C.q_stages, number_);
+      QueryRows<C>::split(arguments_.query_split, shared_.pointer(queries.base), warp_, lane_,
+                          query_factor_);
+#pragma unroll
+      for (int r = 0; r < 2; ++r)
+        if (!writer().has_row_of_lane(shared_.tile(at), r)) query_factor_[r] = 1;
+      ptx::fence_proxy_async();
+      ptx::named_barrier_sync(Shared::kConsumerWarps + number_, 128);
+    }
+  }
+  __device__ __forceinline__ void begin_statistics() {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       statistics_.maximum[r] = minus_infinity();
       statistics_.sum[r] = 0;
-      statistics_.factor[r] = writer().query_factor(tile, r);
+      statistics_.factor[r] = query_factor_[r];
     }
   }
   // The exponential scales the scores by the factors of the queries, whose planes have the scale,
@@ -561,6 +577,7 @@ class ForwardConsumer {
   uint32_t weights_[C.planes()][C.keys / 4];
   float products_[kOfPlanes ? C.value_dim / 2 : 1];  // P V of one iteration, of planes
   float products_factor_[2];                         // of O, before they are added
+  float query_factor_[2];                            // of products of the tile that begins next
   typename StatisticsOf<kOfPlanes>::Type statistics_;
   float result_factor_[2];          // of the results in the epilogue; of planes: the row sums
   bool epilogue_deferred_ = false;  // the results of the tile before are still in out_

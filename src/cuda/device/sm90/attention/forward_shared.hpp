@@ -22,13 +22,15 @@ struct ForwardShared {
   uint32_t base;
 
   using Query = SharedTile<64, C.key_columns()>;  // of a consumer
+  // As TMA loads it: rows of float32 have as many bytes as their planes.
+  using LoadedQuery = SharedTile<64, C.key_columns() / C.planes(), 2 * C.planes()>;
   // A piece's tile, where KV tiles arrive in pieces.
   using Key = SharedTile<C.keys, C.in_pieces() ? kChunk : C.key_columns()>;
   using Value = SharedTile<C.keys / C.value_pieces(), C.value_columns()>;
   // A consumer's tile, in elements of 16 bits like its tensor map.
   using Bias = SharedTile<64, C.keys * C.bias_size() / 2>;
   using Out = SharedTile<16, C.out_chunks() * kChunk>;  // of a warp
-  static_assert(Query::kBytes == C.query_bytes() && Key::kBytes * C.key_pieces() == C.key_bytes() &&
+  static_assert(Query::kBytes == C.query_bytes() && LoadedQuery::kBytes == Query::kBytes && Key::kBytes * C.key_pieces() == C.key_bytes() &&
                 Value::kBytes * C.value_pieces() == C.value_bytes() &&
                 Bias::kBytes == C.bias_bytes() && 4 * Out::kBytes == C.out_bytes());
 

@@ -1,0 +1,75 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// Queries of attention forward in float32. A Q tile is multiplied by one block alone, so that its
+// planes (portable/attention/planes.hpp) need not lie in memory: TMA loads rows of float32, and
+// each warp of a consumer splits its 16 rows in place. A row and its planes have as many bytes:
+//
+//   float32   chunk 0: numbers 0 .. 31     chunk 1: 32 .. 63     ...
+//   planes    high halves 0 .. key_dim - 1, then low halves
+//
+// The bits are those of planes that a kernel has written before.
+#pragma once
+
+#include "cuda/device/portable/attention/planes.hpp"
+#include "cuda/device/sm90/attention/forward_shared.hpp"
+
+namespace perseid::internal::cuda {
+
+template <AttentionForwardConfig C>
+class QueryRows {
+  using Planes = typename ForwardShared<C>::Query;
+  using Loaded = typename ForwardShared<C>::LoadedQuery;
+  static constexpr PlanesConfig P{max(C.key_dim, 32)};
+  static constexpr int kRowsAtOnce = 32 / P.lanes(), kTogether = 4;
+  static_assert(16 % (kRowsAtOnce * kTogether) == 0);
+
+ public:
+  // The warp's rows of a consumer's tile at `memory`. `factor`: of products with the lane's two
+  // rows in the accumulator layout, NaN of a row that is refused.
+  static __device__ __forceinline__ void split(const PlanesOfRows& tensor, unsigned char* memory,
+                                               int warp, int lane, float (&factor)[2]) {
+    // The rows of a lane are loaded before one is written.
+#pragma unroll 1
+    for (int first = 0; first < 16; first += kRowsAtOnce * kTogether) {
+      const auto row = [&](int i) {
+        return 16 * warp + first + i * kRowsAtOnce + lane / P.lanes();
+      };
+      const auto load = [&](int i) {
+        return RowSplit<P>(tensor, [&](int number) {
+          return number < C.key_dim ? *reinterpret_cast<const float4*>(
+                                          memory + Loaded::element_offset(row(i), number))
+                                    : float4{0, 0, 0, 0};
+        });
+      };
+      const RowSplit<P> rows[kTogether] = {load(0), load(1), load(2), load(3)};
+      FirstRow own[kTogether];
+#pragma unroll
+      for (int i = 0; i < kTogether; ++i) own[i] = FirstRow::of(rows[i], tensor);
+      __syncwarp();
+#pragma unroll
+      for (int i = 0; i < kTogether; ++i) {
+        const auto put = [&](int number, const ptx::Packed<2>& high, const ptx::Packed<2>& low) {
+          if (number >= C.key_dim) return;
+          const auto at = [&](int column) {
+            return reinterpret_cast<uint2*>(memory + Planes::element_offset(row(i), column));
+          };
+          *at(number) = {high.word[0], high.word[1]};
+          *at(C.key_dim + number) = {low.word[0], low.word[1]};
+        };
+        rows[i].split(own[i].scale, !own[i].refused(), put);
+        give(own[i].factor, first / kRowsAtOnce + i, lane, factor);
+      }
+    }
+  }
+
+ private:
+  // The factors of the rows of a turn, to the lanes that have their scores.
+  static __device__ __forceinline__ void give(float own, int turn, int lane, float (&factor)[2]) {
+    const float of_row = __shfl_sync(0xffffffffu, own, lane / 4 % kRowsAtOnce * P.lanes());
+#pragma unroll
+    for (int r = 0; r < 2; ++r)
+      if ((lane / 4 + 8 * r) / kRowsAtOnce == turn) factor[r] = of_row;
+  }
+};
+
+}  // namespace perseid::internal::cuda
