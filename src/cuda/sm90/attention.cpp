@@ -485,8 +485,8 @@ Status Sm90Attention::map_planes(const Tensor& query, PlanesArguments* planes,
                             .swizzled = false};
   // Queries that TMA cannot load are copied to where it can.
   BoxedTensor rows = boxed(with_batch(query), 0, 64);
-  queries.first.copies = no_keys || !is_mappable(rows);
-  if (queries.first.copies) {
+  queries.copies = no_keys || !is_mappable(rows);
+  if (queries.copies) {
     const int64_t length = queries.first.length;
     rows = {queries.first.planes,
             DType::kF32,

@@ -15,6 +15,7 @@ constexpr int kLargestSplitKeysDim = 64;
 // Planes of a section's queries and gradients of out, and sums of dQ: this many bytes stay in the
 // L2 cache.
 constexpr int64_t kSectionBytes = 1 << 25;
+constexpr int64_t kRowBytes = 128;  // of a TMA box
 // Blocks of the first launch.
 constexpr int64_t kMostBlocks = (int64_t{1} << 31) - 1;
 
@@ -109,49 +110,64 @@ Status Sm90Float32AttentionBackward::make(const AttentionProblem& problem, Gpu& 
   return {};
 }
 
-Status Sm90Float32AttentionBackward::map_planes(AttentionBackwardPlanesArguments* arguments) const {
-  struct Map {
-    const char* name;
-    const PairsOfRows& pairs;
-    const PlanesOfRows& planes;
-    int32_t box_rows;
-    int64_t longest;
-    TensorMap* map;
+Status Sm90Float32AttentionBackward::map_rows(const AttentionBackward& tensors,
+                                              AttentionBackwardPlanesArguments* arguments) const {
+  PairsOfRows& queries = arguments->planes.pairs[0];
+  PairsOfRows& keys = arguments->planes.pairs[1];
+  // Ragged tensors are [heads, rows, elements].
+  const auto box_of = [&](const Tensor& tensor, int64_t longest, int box_rows) {
+    BoxedTensor box =
+        problem_.ragged ? ragged_boxed(tensor, longest, box_rows) : boxed(tensor, 0, box_rows);
+    box.box[0] = static_cast<int32_t>(kRowBytes / size_of(tensor.dtype));
+    return box;
   };
-  const PairsOfRows& queries = arguments->planes.pairs[0];
-  const PairsOfRows& keys = arguments->planes.pairs[1];
-  const Map maps[] = {
-      {"attention backward: planes of query", queries, queries.first, config_.queries,
-       problem_.q_len, &arguments->query},
-      {"attention backward: planes of grad_out", queries, queries.second, config_.queries,
-       problem_.q_len, &arguments->grad_out},
-      {"attention backward: planes of key", keys, keys.first, config_.keys(), problem_.kv_len,
-       &arguments->key},
-      {"attention backward: planes of value", keys, keys.second, config_.keys(), problem_.kv_len,
-       &arguments->value},
-  };
-  for (const Map& each : maps) {
-    // A tensor map cannot be empty; without rows nothing is loaded.
-    if (each.pairs.rows == 0 || each.longest == 0 || problem_.batch == 0 || problem_.heads == 0)
-      continue;
-    const RowsInMemory rows = rows_of_planes(each.pairs, each.planes);
-    const int64_t length = 2 * int64_t{each.planes.length};
+  // In the workspace.
+  const auto rows_in = [&](const PairsOfRows& pairs, void* data, DType dtype, int64_t length) {
     Tensor tensor;
-    tensor.data = rows.data;
-    tensor.dtype = DType::kF16;
+    tensor.data = data;
+    tensor.dtype = dtype;
     tensor.rank = problem_.ragged ? 3 : 4;
-    const int64_t shape[] = {problem_.batch, each.pairs.heads, each.pairs.rows, length};
+    const int64_t rows = pairs.rows, heads = pairs.heads;
+    const int64_t shape[] = {problem_.batch, heads, rows, length};
+    const int64_t stride[] = {heads * rows * length, rows * length, length, 1};
     for (int d = 0; d < tensor.rank; ++d) {
       tensor.shape[d] = shape[4 - tensor.rank + d];
-      tensor.stride[d] = rows.stride[4 - tensor.rank + d];
+      tensor.stride[d] = stride[4 - tensor.rank + d];
     }
-    // Ragged tensors are [heads, rows, elements].
-    const BoxedTensor box = problem_.ragged ? ragged_boxed(tensor, each.longest, each.box_rows)
-                                            : boxed(tensor, 0, each.box_rows);
-    if (Status status = make_tensor_map(gpu_, each.name, box, each.map); !status.ok())
-      return status;
+    return tensor;
+  };
+  // A tensor map cannot be empty; without rows nothing is loaded.
+  const auto is_empty = [&](const PairsOfRows& pairs, int64_t longest) {
+    return pairs.rows == 0 || longest == 0 || problem_.batch == 0 || problem_.heads == 0;
+  };
+  Status status;
+  const auto map = [&](const char* name, const BoxedTensor& box, TensorMap* to) {
+    if (status.ok()) status = make_tensor_map(gpu_, name, box, to);
+  };
+  if (!is_empty(queries, problem_.q_len)) {
+    const auto planes = [&](const PlanesOfRows& rows) {
+      return box_of(rows_in(queries, rows.planes, DType::kF16, 2 * int64_t{rows.length}),
+                    problem_.q_len, config_.queries);
+    };
+    map("attention backward: planes of query", planes(queries.first), &arguments->query);
+    map("attention backward: planes of grad_out", planes(queries.second), &arguments->grad_out);
   }
-  return {};
+  if (is_empty(keys, problem_.kv_len)) return status;
+  const auto box_of_keys = [&](const Tensor& tensor) {
+    return box_of(tensor, problem_.kv_len, config_.keys());
+  };
+  BoxedTensor key = box_of_keys(tensors.key), value = box_of_keys(tensors.value);
+  keys.copies = !is_mappable(key) || !is_mappable(value);
+  if (keys.copies) {
+    const auto copied = [&](const PlanesOfRows& rows) {
+      return box_of_keys(rows_in(keys, rows.planes, DType::kF32, rows.length));
+    };
+    key = copied(keys.first);
+    value = copied(keys.second);
+  }
+  map("attention backward: key", key, &arguments->key);
+  map("attention backward: value", value, &arguments->value);
+  return status;
 }
 
 Status Sm90Float32AttentionBackward::backward(const AttentionBackward& tensors,
@@ -179,10 +195,11 @@ Status Sm90Float32AttentionBackward::backward(const AttentionBackward& tensors,
   PlanesOfRows grad_query;
   if (tensors.grad_query.present()) bind_rows(tensors.grad_query, &grad_query);
   arguments.vectors = grad_query.vectors;
-  if (Status status = map_planes(&arguments); !status.ok()) return status;
+  if (Status status = map_rows(tensors, &arguments); !status.ok()) return status;
 
   const int64_t query_blocks = fixed_.query_blocks;
-  const int64_t key_blocks = planes_.blocks() - arguments.planes.first_blocks;
+  const int64_t key_blocks =
+      arguments.planes.pairs[1].copies ? planes_.blocks() - planes_.query_blocks() : 0;
   Status status = gpu_.launch(
       kernels_[0], {.blocks = query_blocks + key_blocks, .threads = PlanesConfig::threads},
       &arguments, stream);

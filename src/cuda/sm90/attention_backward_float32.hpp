@@ -49,7 +49,9 @@ class Sm90Float32AttentionBackward {
 
   Sm90Float32AttentionBackward(const AttentionProblem& problem, const Gpu& gpu)
       : problem_(problem), gpu_(gpu) {}
-  Status map_planes(AttentionBackwardPlanesArguments* arguments) const;
+  // Decides whether keys and values are copied.
+  Status map_rows(const AttentionBackward& tensors,
+                  AttentionBackwardPlanesArguments* arguments) const;
 
   AttentionProblem problem_;
   const Gpu& gpu_;

@@ -13,8 +13,8 @@
 //   planes  high halves | low halves high halves | low halves ...
 //
 // Some lanes of a warp have a row and hold it in registers. The bound is memory: 4 bytes read and 4
-// written for each number. Rows that one block alone reads need no planes in memory: the block
-// splits them itself (sm90/attention/forward_queries.hpp).
+// written for each number. Rows that one block alone reads need no planes in memory: on sm_90 it
+// splits the queries of forward and the keys of backward itself.
 //
 // Range. The factor of a pair is NaN, and makes every score that sees it NaN, if a number of either
 // row is not finite, or 2^64 or more; if the first row's largest is below 2^-64; or if it is 2^10
@@ -115,20 +115,18 @@ class RowSplit {
       put(number(i), ptx::Packed<2>{{a.high, b.high}}, ptx::Packed<2>{{a.low, b.low}});
     }
   }
-  // The same, into row number `row` of the planes.
-  __device__ __forceinline__ void store(float scale, bool finite, int64_t row) const {
+  // Stores into row number `row` of the planes.
+  __device__ __forceinline__ auto in_planes(int64_t row) const {
     uint16_t* const to = tensor_.planes + row * 2 * tensor_.length;
-    const auto chunk = static_cast<uint32_t>(tensor_.chunk);
-    split(scale, finite,
-          [&](int number, const ptx::Packed<2>& high_halves, const ptx::Packed<2>& low_halves) {
-            const auto at = static_cast<uint32_t>(number);
-            // A division takes longer than all the rest.
-            uint16_t* const high =
-                to + (tensor_.chunk == tensor_.length ? at : at / chunk * chunk + at);
-            const bool exists = at < static_cast<uint32_t>(tensor_.length);
-            ptx::store_if(exists, high, high_halves);
-            ptx::store_if(exists, high + chunk, low_halves);
-          });
+    return [this, to](int number, const ptx::Packed<2>& high_halves,
+                      const ptx::Packed<2>& low_halves) {
+      const auto at = static_cast<uint32_t>(number), chunk = static_cast<uint32_t>(tensor_.chunk);
+      // A division takes longer than all the rest.
+      uint16_t* const high = to + (tensor_.chunk == tensor_.length ? at : at / chunk * chunk + at);
+      const bool exists = at < static_cast<uint32_t>(tensor_.length);
+      ptx::store_if(exists, high, high_halves);
+      ptx::store_if(exists, high + chunk, low_halves);
+    };
   }
   // The numbers as they are, in place of the planes.
   __device__ __forceinline__ void copy(int64_t row) const {
@@ -198,22 +196,31 @@ struct FirstRow {
   __device__ __forceinline__ bool refused() const { return factor != factor; }
 };
 
-// A row of each of a pair of tensors, number `at` in their planes, by the lanes that share it; of
-// the second row, with the bits of its largest magnitude. The planes of the second row are those of
-// its numbers times `second_factor`, which is about 1.
+// A row of each of a pair of tensors, by the lanes that share it; of the second row, with the bits
+// of its largest magnitude. The planes of the second row are those of its numbers times
+// `second_factor`, which is about 1. `put_first` and `put_second` store them.
+template <PlanesConfig C, class PutFirst, class PutSecond>
+__device__ __forceinline__ RowNumbers
+split_pair_of_rows(const PairsOfRows& pairs, const RowSplit<C>& first, const RowSplit<C>& second,
+                   uint32_t second_largest, float second_factor, const PutFirst& put_first,
+                   const PutSecond& put_second) {
+  constexpr uint32_t kLeast = static_cast<uint32_t>(127 + kLeastValueExponent) << 23;
+  const FirstRow own = FirstRow::of(first, pairs.first);
+  const uint32_t most = max(split_as(second_largest, pairs.second), kLeast);
+  first.split(own.scale, !own.refused(), put_first);
+  second.split(split_scale(most) * second_factor, splits(most), put_second);
+  if (own.refused() || !splits(most)) return {float_from_bits(0x7fffffffu), 0};
+  return {own.factor, static_cast<float>(static_cast<int>(most >> 23) - 127)};
+}
+// Into rows number `at` of their planes.
 template <PlanesConfig C>
 __device__ __forceinline__ RowNumbers split_pair_of_rows(const PairsOfRows& pairs, int64_t at,
                                                          const RowSplit<C>& first,
                                                          const RowSplit<C>& second,
                                                          uint32_t second_largest,
                                                          float second_factor = 1) {
-  constexpr uint32_t kLeast = static_cast<uint32_t>(127 + kLeastValueExponent) << 23;
-  const FirstRow own = FirstRow::of(first, pairs.first);
-  const uint32_t most = max(split_as(second_largest, pairs.second), kLeast);
-  first.store(own.scale, !own.refused(), at);
-  second.store(split_scale(most) * second_factor, splits(most), at);
-  if (own.refused() || !splits(most)) return {float_from_bits(0x7fffffffu), 0};
-  return {own.factor, static_cast<float>(static_cast<int>(most >> 23) - 127)};
+  return split_pair_of_rows(pairs, first, second, second_largest, second_factor,
+                            first.in_planes(at), second.in_planes(at));
 }
 
 // Rows of one pair of tensors, of which the second may be absent. A warp's lanes have rows side by
@@ -244,12 +251,12 @@ __device__ __forceinline__ void split_pairs(const PairsOfRows& pairs, int32_t bl
     const int64_t at =
         int64_t{head_of_all} * pairs.rows + min(own + step * kRowsAtOnce, pairs.rows - 1);
     x.copy(at);
-    if (threadIdx.x % C.lanes() == 0) pairs.numbers[at] = {1, 0};
+    if (alone && threadIdx.x % C.lanes() == 0) pairs.numbers[at] = {1, 0};
   };
   const RowSplit<C> first = load(pairs.first, 0), second = load(pairs.first, 1);
   if (alone) {
     const RowSplit<C> third = load(pairs.first, 2), fourth = load(pairs.first, 3);
-    if (pairs.first.copies) {
+    if (pairs.copies) {
       copy(0, first);
       copy(1, second);
       copy(2, third);
@@ -263,6 +270,13 @@ __device__ __forceinline__ void split_pairs(const PairsOfRows& pairs, int32_t bl
     split(3, fourth, none, 0);
   } else {
     const RowSplit<C> of_first = load(pairs.second, 0), of_second = load(pairs.second, 1);
+    if (pairs.copies) {
+      copy(0, first);
+      copy(0, of_first);
+      copy(1, second);
+      copy(1, of_second);
+      return;
+    }
     split(0, first, of_first, of_first.largest());
     split(1, second, of_second, of_second.largest());
   }

@@ -42,7 +42,6 @@ struct PlanesOfRows {
   uint16_t* planes = nullptr;  // [entry, head, row, 2 * length]
   int32_t dim = 0, length = 0, chunk = 0;
   bool vectors = false;  // rows are read 16 bytes at a time
-  bool copies = false;   // planes have the numbers of first rows as they are
   // Rows of zeros, and those whose largest magnitude is in [2^(common - 7), 2^(common + 1)), are
   // split as if it were 2^common: neighbours then have the same numbers. 0: each row by its own.
   int32_t common = 0;
@@ -58,6 +57,9 @@ struct PairsOfRows {
   RowNumbers* numbers = nullptr;  // [entry, head, row]
   int32_t rows = 0, heads = 0;
   int32_t blocks_of_head = 0;
+  // Planes have the numbers as they are, which a block then splits itself (without second rows,
+  // `numbers` are 1 and 0).
+  bool copies = false;
 };
 struct PlanesArguments {
   PairsOfRows pairs[2];

@@ -48,6 +48,7 @@
 
 #include "cuda/device/ptx/dependency.hpp"
 #include "cuda/device/sm90/attention/backward_planes_epilogue.hpp"
+#include "cuda/device/sm90/attention/backward_planes_keys.hpp"
 #include "cuda/device/sm90/attention/backward_planes_products.hpp"
 #include "cuda/device/sm90/attention/backward_planes_step.hpp"
 
@@ -72,10 +73,6 @@ class PlanesConsumer : PlanesStep<C, kOwn> {
     clear_sums(grad_key_);
     clear_sums(grad_value_);
     step_ = {tile_.kv_head * a_.group, tile_.first};
-    if (has_step()) {
-      ptx::mbarrier_wait(shared_.key_full(), 0);
-      ptx::mbarrier_wait(shared_.value_full(), 0);
-    }
     while (has_step()) {
       if (!visits_step()) {
         skip_step();
@@ -207,25 +204,27 @@ class PlanesConsumer : PlanesStep<C, kOwn> {
 
 // ---- Entry ----
 
-// Whether a key of the tile, or a query of its steps, has numbers of its own. By all consumers,
-// while the producer issues the first loads.
+// Splits the keys and values of the tile. Returns whether one of them, or a query of its steps, has
+// numbers of its own. By all consumers.
 template <AttentionBackwardConfig C>
-__device__ __forceinline__ bool has_own_numbers(const AttentionBackwardPlanesArguments& a,
-                                                const BackwardTile& tile) {
+__device__ __forceinline__ bool split_keys_and_values(const AttentionBackwardPlanesArguments& a,
+                                                      const PlanesShared<C>& shared,
+                                                      const BackwardTile& tile) {
   constexpr int kThreads = 128 * C.kConsumers;
   const int32_t thread = static_cast<int32_t>(threadIdx.x) - 128;
   bool own = false;
-  if (thread < C.keys() && tile.key + thread < tile.kv_len) {
-    const RowNumbers numbers = *number_of_key<C>(a, tile, tile.key + thread);
-    own = !(numbers.factor == power_of_two(kCommonKeyExponent - 14) &&
-            numbers.exponent == kCommonValueExponent);
-  }
   const int32_t blocks = tile.end - tile.first;
 #pragma unroll 1
   for (int32_t i = thread; i < a.group * blocks; i += kThreads) {
     const int64_t number =
         block_number<C>(a, tile, tile.kv_head * a.group + i / blocks, tile.first + i % blocks);
     own = own || a.query_numbers[number].uncommon != 0;
+  }
+  if (blocks > 0) {
+    ptx::mbarrier_wait(shared.key_full(), 0);
+    ptx::mbarrier_wait(shared.value_full(), 0);
+    own = KeyRows<C>::split(a.planes.pairs[1], shared, thread / 32, tile.kv_len - tile.key) || own;
+    ptx::fence_proxy_async();
   }
   own = ptx::named_barrier_any(PlanesShared<C>::kBothConsumers, kThreads, own);
   return __shfl_sync(0xffffffffu, own ? 1 : 0, 0) != 0;
@@ -283,7 +282,7 @@ __global__ void __launch_bounds__(C.threads(), 1)
     ptx::setmaxnreg_dec<24>();
     if (threadIdx.x == 0) load_planes<C>(arguments, shared, tile);
   } else {
-    const bool own = has_own_numbers<C>(arguments, tile);
+    const bool own = split_keys_and_values<C>(arguments, shared, tile);
     ptx::setmaxnreg_inc<240>();
     run_planes_consumer<C>(arguments, shared, tile, group - 1, own);
   }

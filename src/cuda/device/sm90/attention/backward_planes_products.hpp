@@ -70,10 +70,7 @@ class PlanesValueConsumer : PlanesSplitProducts<C, kOwn> {
   __device__ __forceinline__ void run() {
     clear_sums(grad_value_);
     const int steps = this->step_count(a_, tile_);
-    if (steps > 0) {
-      ptx::mbarrier_wait(shared_.key_full(), 0);
-      issue_scores(0, true);
-    }
+    if (steps > 0) issue_scores(0, true);
     for_each_step<C>(a_, tile_, [&](int number, const BackwardStep& step) {
       run_step(number, step, number + 1 < steps);
     });
@@ -146,11 +143,7 @@ class PlanesKeyConsumer : PlanesSplitProducts<C, kOwn> {
   __device__ __forceinline__ void run() {
     clear_sums(grad_key_);
     const int steps = this->step_count(a_, tile_);
-    if (steps > 0) {
-      ptx::mbarrier_wait(shared_.key_full(), 0);
-      ptx::mbarrier_wait(shared_.value_full(), 0);
-      issue_products(0, true);
-    }
+    if (steps > 0) issue_products(0, true);
     for_each_step<C>(a_, tile_, [&](int number, const BackwardStep& step) {
       run_step(number, step, number + 1 < steps);
     });

@@ -3,7 +3,8 @@
 // The first and the last launch of attention backward for f32 on sm_90 (backward_planes.hpp), row
 // by row. Both are bound by memory.
 //
-// attention_backward_split: planes of all rows. Blocks of queries also compute delta = sum(out *
+// attention_backward_split: planes of queries and gradients of out; keys and values that TMA cannot
+// load are copied to where it can. Blocks of queries also compute delta = sum(out *
 // grad_out) - grad_lse and lse in log2 units, the numbers by which the products become gradients
 // (QueryNumbers), and clear the sums of grad_query. A query that sees no key, or lies behind the
 // last, gets lse_log2 = +inf, so that its weights are 0, and delta = 0. The factor of a query's
@@ -20,15 +21,6 @@
 #include "cuda/device/sm90/attention/backward_tiles.hpp"
 
 namespace perseid::internal::cuda {
-
-// The number of a key of a sequence.
-template <AttentionBackwardConfig C>
-__device__ __forceinline__ const RowNumbers* number_of_key(
-    const AttentionBackwardPlanesArguments& a, const BackwardTile& tile, int32_t key) {
-  const PairsOfRows& keys = a.planes.pairs[1];
-  const int64_t entry = entry_of<C.lengths>(a, tile.batch);
-  return keys.numbers + (entry * keys.heads + tile.kv_head) * keys.rows + tile.kv_begin + key;
-}
 
 // ---- The first launch ----
 

@@ -19,7 +19,7 @@ namespace perseid::internal::cuda {
 //   query, grad_out   C.queries rows each, C.kStages stages
 //   ds                dS^T of the tile's keys, C.ds_buffers()
 //   weights           split by products: W in float32, from one consumer to the other
-//   numbers           of the queries of a step, C.kStages stages
+//   numbers           of the queries of a step, C.kStages stages; of the keys
 template <AttentionBackwardConfig C>
 struct PlanesShared {
   unsigned char* memory;
@@ -27,6 +27,11 @@ struct PlanesShared {
 
   using KeyTile = SharedTile<C.keys(), 2 * C.plane_length(C.key_dim)>;
   using ValueTile = SharedTile<C.keys(), 2 * C.plane_length(C.value_dim)>;
+  // As TMA loads them: rows of float32 have as many bytes as their planes.
+  using LoadedKeyTile = SharedTile<C.keys(), C.plane_length(C.key_dim), 4>;
+  using LoadedValueTile = SharedTile<C.keys(), C.plane_length(C.value_dim), 4>;
+  static_assert(LoadedKeyTile::kBytes == KeyTile::kBytes &&
+                LoadedValueTile::kBytes == ValueTile::kBytes);
   using QueryTile = SharedTile<C.queries, 2 * C.plane_length(C.key_dim)>;
   using OutTile = SharedTile<C.queries, 2 * C.plane_length(C.value_dim)>;
   using ScoreTile = SharedTile<C.keys(), 2 * C.queries>;
@@ -37,7 +42,8 @@ struct PlanesShared {
   static constexpr int kDs = kGradOut + C.kStages * OutTile::kBytes;
   static constexpr int kWeights = kDs + C.ds_buffers() * ScoreTile::kBytes;
   static constexpr int kNumbers = kWeights + C.weight_bytes();
-  static constexpr int kLargest = kNumbers + C.kStages * static_cast<int>(sizeof(QueryNumbers));
+  static constexpr int kKeyNumbers = kNumbers + C.kStages * static_cast<int>(sizeof(QueryNumbers));
+  static constexpr int kLargest = kKeyNumbers + C.keys() * static_cast<int>(sizeof(RowNumbers));
   static constexpr int kFactors = kLargest + C.kConsumers * 2 * 16;
   static constexpr int kBarriers = kFactors + 2 * C.kConsumers * 4;
   static constexpr int kSteps = kBarriers + 16;
@@ -65,6 +71,9 @@ struct PlanesShared {
   }
   __device__ __forceinline__ uint32_t numbers_address(int stage) const {
     return base + kNumbers + stage * static_cast<int>(sizeof(QueryNumbers));
+  }
+  __device__ __forceinline__ RowNumbers& key_numbers(int key) const {
+    return reinterpret_cast<RowNumbers*>(memory + kKeyNumbers)[key];
   }
   // The largest magnitudes of what a consumer's warps split, for dK and for dQ.
   __device__ __forceinline__ uint4& largest(int consumer, int operand) const {
@@ -105,7 +114,11 @@ __device__ __forceinline__ void load_planes(const AttentionBackwardPlanesArgumen
   for_each_step<C>(a, tile, [&](int number, const BackwardStep& step) {
     const PipelineState<C.kStages> state{number};
     const int stage = state.stage(), row = query.row + step.block * C.queries;
-    if (number == 0) load_keys(shared.key_full(), shared.key(), a.key);
+    if (number == 0) {
+      using Shared = PlanesShared<C>;
+      load_keys(shared.key_full(), typename Shared::LoadedKeyTile{shared.key().base}, a.key);
+      load_keys(shared.value_full(), typename Shared::LoadedValueTile{shared.value().base}, a.value);
+    }
     constexpr int kNumbers = sizeof(QueryNumbers);
     const auto queries = shared.queries();
     queries.producer_acquire(state);
@@ -114,7 +127,6 @@ __device__ __forceinline__ void load_planes(const AttentionBackwardPlanesArgumen
     ptx::bulk_load(shared.numbers_address(stage),
                    a.query_numbers + block_number<C>(a, tile, step.head, step.block), kNumbers,
                    queries.full(stage));
-    if (number == 0) load_keys(shared.value_full(), shared.value(), a.value);
     const auto grad_outs = shared.grad_outs();
     grad_outs.producer_acquire(state);
     grad_outs.producer_expect_bytes(state, PlanesShared<C>::OutTile::kBytes);

@@ -52,7 +52,7 @@ class PlanesStep {
       for (int r = 0; r < 2; ++r) {
         const int key = thread_.own_key(tile) + 8 * r;
         RowNumbers own{1, 0};
-        if (key < tile.kv_len) own = *number_of_key<C>(a_, tile, key);
+        if (key < tile.kv_len) own = shared.key_numbers(key - tile.key);
         key_factor_[r] = own.factor;
         value_factor_[r] = power_of_minus(kOfPlanes - own.exponent);
       }

@@ -435,7 +435,8 @@ struct AttentionBackwardConfig {
     return plane_bytes(keys(), key_dim) + plane_bytes(keys(), value_dim) +
            kStages * (plane_bytes(queries, key_dim) + plane_bytes(queries, value_dim)) +
            ds_buffers() * plane_bytes(keys(), queries) + weight_bytes() +
-           kStages * static_cast<int>(sizeof(QueryNumbers)) + 2 * kOthers;
+           kStages * static_cast<int>(sizeof(QueryNumbers)) +
+           keys() * static_cast<int>(sizeof(RowNumbers)) + 2 * kOthers;
   }
   static constexpr int ds_buffers() { return 1; }
   // dS overwrites the tile of bias and is stored from there.
