@@ -190,7 +190,7 @@ AttentionProblem problem_of(const Kind& kind, const Dims& dims, DType dtype, boo
 constexpr int32_t kBlockRegisters = 65536;
 
 // A block is launched with all registers of a multiprocessor, which its warpgroups then divide.
-// Kernels may spill two words, three where there are three consumers, four under a window (the
+// Kernels may spill two words, four where there are three consumers, five under a window (the
 // producer has 32 registers for a second pass), and a few more with per-score extras. Backward's
 // last kernel has 1 KiB of shared memory, and none that is dynamic.
 template <class Config>
@@ -199,8 +199,8 @@ Budget budget_of(const Config& config) {
       config.lengths || config.visible || config.dropout || config.bias != DType::kNone;
   return {kBlockRegisters / config.threads() / 8 * 8,
           busy                      ? 72
-          : config.left             ? 16
-          : config.threads() == 512 ? 12
+          : config.left             ? 20
+          : config.threads() == 512 ? 16
                                     : 8,
           max(1024, kMostShared - config.shared_bytes())};
 }

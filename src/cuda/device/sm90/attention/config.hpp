@@ -206,8 +206,14 @@ struct AttentionForwardConfig {
   constexpr bool fits() const {
     return shared_bytes() <= kMostShared && (!stages_out() || out_chunks() > 0);
   }
-  // Barriers and descriptions of Q tiles.
-  constexpr int others() const { return in_pieces() ? 1024 : 512; }
+  // Barriers of all stages and one more, descriptions of Q tiles, and a number (ForwardShared).
+  // Q tiles in flight: two that have a query stage, one whose queries were released, and one whose
+  // epilogue is deferred.
+  static constexpr int kTilesInFlight = 4, kTileBytes = 88;
+  constexpr int others() const {
+    const int barriers = 16 * (q_stages + key_stages() + value_stages() + bias_stages) + 8;
+    return (barriers + kTilesInFlight * kTileBytes + 4 + 127) / 128 * 128;
+  }
 
   // Registers of a thread: the producer releases what the consumers take. The block is launched
   // with 65536 / threads(), rounded down to a multiple of 8, for each thread.

@@ -17,6 +17,7 @@
 #include "cuda/device/attention/forward_scores.hpp"
 #include "cuda/device/portable/attention/forward_planes.hpp"
 #include "cuda/device/ptx/ldmatrix.hpp"
+#include "cuda/device/ptx/memory.hpp"
 #include "cuda/device/sm90/attention/forward_fixup.hpp"
 #include "cuda/device/sm90/attention/forward_shared.hpp"
 
@@ -40,26 +41,30 @@ class ForwardEpilogue {
 
   // For the warp's rows: stores lse and computes the factors of the results, 0 for a row without
   // visible keys.
-  __device__ __forceinline__ void finalize(const AttentionTile& tile, const RowStatistics& rows,
+  __device__ __forceinline__ void finalize(const AnnouncedTile& tile, const RowStatistics& rows,
                                            float (&factor)[2]) const {
+    float log2_sum[2];
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const float sum = quad_sum(rows.sum[r]);
       const bool empty = sum == 0;
       factor[r] = empty ? 0 : ptx::approximate_reciprocal(sum) * dropout_factor<C.dropout>(a_);
-      write_lse(tile, lane_ / 4 + 8 * r,
-                empty ? minus_infinity()
-                      : rows.maximum[r] * rules_.scale_log2() + ptx::approximate_log2(sum));
+      log2_sum[r] = empty ? minus_infinity()
+                          : rows.maximum[r] * rules_.scale_log2() + ptx::approximate_log2(sum);
     }
+    write_lse(tile, log2_sum);
   }
   template <int kCount>
   __device__ __forceinline__ void store(AttentionTile& tile, float (&out)[kCount],
                                         const float (&factor)[2]) const {
     if constexpr (C.second_pass())
       if (sees_nonfinite_values(out)) list(tile);
+    // Rows without visible keys may hold NaN; few warps have such rows.
+    if (__any_sync(0xffffffffu, factor[0] == 0 || factor[1] == 0))
 #pragma unroll
-    for (int i = 0; i < kCount; ++i)
-      out[i] = factor[i / 2 % 2] == 0 ? 0 : out[i] * factor[i / 2 % 2];
+      for (int i = 0; i < kCount; ++i) out[i] = factor[i / 2 % 2] == 0 ? 0 : out[i];
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) out[i] *= factor[i / 2 % 2];
     if constexpr (C.split) {
       store_split(tile, out);
       return;
@@ -68,6 +73,7 @@ class ForwardEpilogue {
       return;
     }
     constexpr int kPieces = 8 * C.out_chunks();  // of 8 columns, that fit
+    const uint32_t own = staged_.piece(lane_ % 16, lane_ / 16);
     const bool by_threads =
         C.lengths && (a_.ragged || a_.q_lens.data != nullptr) && query_of(tile, 15) >= tile.q_len;
 #pragma unroll
@@ -80,8 +86,8 @@ class ForwardEpilogue {
         const auto pair = [&](int i) {
           return i < kCount ? round_pair<C.dtype>(out[i], out[i + 1]) : 0;
         };
-        ptx::stmatrix_x4(staged_.piece(lane_ % 16, j - first + lane_ / 16), pair(4 * j),
-                         pair(4 * j + 2), pair(4 * j + 4), pair(4 * j + 6));
+        ptx::stmatrix_x4(Out::advance_piece(own, j - first), pair(4 * j), pair(4 * j + 2),
+                         pair(4 * j + 4), pair(4 * j + 6));
       }
       if (by_threads) {
         __syncwarp();
@@ -99,16 +105,16 @@ class ForwardEpilogue {
     return has_row(tile, lane_ / 4 + 8 * r);
   }
   // float32, for the warp's rows: stores lse and returns the row sums.
-  __device__ __forceinline__ void finalize(const AttentionTile& tile, const PlaneStatistics& rows,
+  __device__ __forceinline__ void finalize(const AnnouncedTile& tile, const PlaneStatistics& rows,
                                            float (&sums)[2]) const {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       sums[r] = quad_sum(rows.sum[r]);
       const int row = lane_ / 4 + 8 * r;
-      if (a_.lse != nullptr && lane_ % 4 == 0 && has_row(tile, row))
-        *lse_of<C>(a_, tile, head_of(tile, row), query_of(tile, row)) =
-            sums[r] == 0 ? minus_infinity()
-                         : natural_logarithm(rows.maximum[r] - kWeightPower, sums[r]);
+      if (tile.lse != nullptr && lane_ % 4 == 0 && has_row(tile, row))
+        *lse_at(tile, row) = sums[r] == 0
+                                 ? minus_infinity()
+                                 : natural_logarithm(rows.maximum[r] - kWeightPower, sums[r]);
     }
   }
   // Planes do not hold what makes a sum NaN: its row needs a fixup.
@@ -167,15 +173,31 @@ class ForwardEpilogue {
     return entry_of<C.lengths>(a_, tile.batch);
   }
 
-  // `sum`: its logarithm to base 2.
-  __device__ __forceinline__ void write_lse(const AttentionTile& tile, int row, float sum) const {
-    const int query = query_of(tile, row);
-    if (lane_ % 4 != 0 || !has_row(tile, row) || first_column<C>(tile) > 0) return;
+  // lse of a row of the warp.
+  __device__ __forceinline__ float* lse_at(const AnnouncedTile& tile, int row) const {
+    const int own = first_row_ + row, heads = 1 << a_.pack_gqa;
+    return tile.lse + (own >> a_.pack_gqa) * a_.lse_stride[2] +
+           (own & (heads - 1)) * a_.lse_stride[1];
+  }
+  // `sum`: the logarithms to base 2 of those of the thread's two rows. Predicated: behind a branch
+  // the second row would wait for the first.
+  __device__ __forceinline__ void write_lse(const AnnouncedTile& tile,
+                                            const float (&sum)[2]) const {
+    const int row = lane_ / 4;
     if constexpr (C.split) {
-      a_.split_sums[split_row(tile, row)] = sum;
-    } else if (a_.lse != nullptr) {
-      a_.lse[batch_of(tile) * a_.lse_stride[0] + head_of(tile, row) * a_.lse_stride[1] +
-             int64_t{tile.q_begin + query} * a_.lse_stride[2]] = sum * kLn2;
+#pragma unroll
+      for (int r = 0; r < 2; ++r)
+        if (lane_ % 4 == 0 && has_row(tile, row + 8 * r))
+          a_.split_sums[split_row(tile, row + 8 * r)] = sum[r];
+    } else {
+      float* const first = lse_at(tile, row);
+      const int64_t step =
+          a_.pack_gqa < 4 ? (8 >> a_.pack_gqa) * a_.lse_stride[2] : 8 * a_.lse_stride[1];
+      const bool stores = lane_ % 4 == 0 && tile.lse != nullptr;
+#pragma unroll
+      for (int r = 0; r < 2; ++r)
+        ptx::store_if(stores && has_row(tile, row + 8 * r), first + r * step,
+                      ptx::Packed<1>{{float_bits(sum[r] * kLn2)}});
     }
   }
   // In split_sums and split_results.
@@ -239,12 +261,13 @@ class ForwardEpilogue {
     }
   }
 
+  using Out = typename ForwardShared<C>::Out;
   const AttentionForwardArguments& a_;
   const ForwardShared<C>& shared_;
   const ForwardScores<C> rules_;
   const int consumer_, warp_, lane_;
   const int first_row_;
-  const typename ForwardShared<C>::Out staged_;  // the warp's 16 rows of each chunk
+  const Out staged_;  // the warp's 16 rows of each chunk
 };
 
 }  // namespace perseid::internal::cuda

@@ -128,11 +128,15 @@ class ForwardProducer : KeyWaits<C.async> {
     queries.producer_acquire(state);
     queries_.advance();
     if (!is_leader()) return;
-    shared_.tile(state.count) = tile;
+    static_cast<AttentionTile&>(shared_.tile(state.count)) = tile;
     if (tile.number < 0) {
       queries.producer_commit(state);
       return;
     }
+    shared_.tile(state.count).lse =
+        C.split || arguments_.lse == nullptr || first_column<C>(tile) > 0
+            ? nullptr
+            : lse_of<C>(arguments_, tile, int64_t{tile.head} << arguments_.pack_gqa, tile.query);
     queries.producer_expect_bytes(state, C.consumers * Shared::Query::kBytes);
     for (int c = 0; c < C.consumers; ++c) {
       // A consumer whose rows are all before the first query may have any rows.

@@ -27,6 +27,11 @@ struct AttentionTile : AttentionSequence {
   int32_t listed;      // not 0: in the block's list of tiles with non-finite results, or past it
 };
 
+// What consumers know of a Q tile. The producer has no registers for more than the rest of it.
+struct AnnouncedTile : AttentionTile {
+  float* lse;  // of the first row; null: not wanted, or not of this part of the columns
+};
+
 // The first column of the values and results of a Q tile.
 template <AttentionForwardConfig C>
 __device__ __forceinline__ int32_t first_column(const AttentionTile& tile) {

@@ -11,10 +11,6 @@
 
 namespace perseid::internal::cuda {
 
-// Q tiles in flight: two that have a query stage, one whose queries were released, and one whose
-// epilogue is deferred.
-inline constexpr int kTilesInFlight = 4;
-
 // Barriers of the pipelines: one arrival fills a stage, each consumer warp releases it.
 template <AttentionForwardConfig C>
 struct ForwardShared {
@@ -45,8 +41,8 @@ struct ForwardShared {
   static constexpr int kBiasBarriers = kValueBarriers + Pipeline<C.value_stages()>::kBytes;
   static constexpr int kValueLoaded = kBiasBarriers + Pipeline<C.bias_stages>::kBytes;
   static constexpr int kTiles = kValueLoaded + 8;
-  static constexpr int kNonfinite =
-      kTiles + kTilesInFlight * static_cast<int>(sizeof(AttentionTile));
+  static constexpr int kNonfinite = kTiles + C.kTilesInFlight * C.kTileBytes;
+  static_assert(sizeof(AnnouncedTile) == C.kTileBytes);
   static_assert(C.fits() && kNonfinite + 4 <= C.shared_bytes());
 
   // Named barriers; the first and the last for each consumer.
@@ -94,8 +90,8 @@ struct ForwardShared {
   __device__ __forceinline__ uint32_t value_loaded() const { return base + kValueLoaded; }
 
   // Tile number `count` of the block.
-  __device__ __forceinline__ AttentionTile& tile(int count) const {
-    return reinterpret_cast<AttentionTile*>(memory + kTiles)[count % kTilesInFlight];
+  __device__ __forceinline__ AnnouncedTile& tile(int count) const {
+    return reinterpret_cast<AnnouncedTile*>(memory + kTiles)[count % C.kTilesInFlight];
   }
 
   // First tile of the block's list of tiles with non-finite results; the number of all tiles ends
