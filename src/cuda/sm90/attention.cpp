@@ -169,7 +169,7 @@ void choose_float32_tiles(const AttentionProblem& problem, AttentionForwardConfi
   config->stages = config->q_stages = 2;
   config->keys = operands ? (small ? 64 : 32) : (small && !three ? 96 : 64);
   if (!config->fits()) config->q_stages = 1;
-  if (three && config->masked()) config->mask_loop = mask_loop_of(*config);
+  if (three) config->mask_loop = mask_loop_of(*config);
 }
 
 }  // namespace
@@ -483,22 +483,24 @@ Status Sm90Attention::map_planes(const Tensor& query, PlanesArguments* planes,
                             .stride = {1, 0, 0, 0, 0},
                             .box = {2 * config_.loaded_numbers(), 1, 1, 1, 1},
                             .swizzled = false};
-  // Queries that TMA cannot load are copied to where it can.
-  BoxedTensor rows = boxed(with_batch(query), 0, 64);
-  queries.copies = no_keys || !is_mappable(rows);
-  if (queries.copies) {
-    const int64_t length = queries.first.length;
-    rows = {queries.first.planes,
-            DType::kF32,
-            {length, 1, queries.rows, queries.heads, entries},
-            {1, 0, length, queries.rows * length, queries.heads * queries.rows * length},
-            {}};
-  } else {
-    planes->first_blocks = 0;
+  BoxedTensor rows = boxed_planes(queries, queries.first, 64);
+  if (config_.splits_queries()) {
+    rows = boxed(with_batch(query), 0, 64);
+    // Those that TMA cannot load are copied to where it can.
+    queries.copies = no_keys || !is_mappable(rows);
+    if (queries.copies) {
+      const int64_t length = queries.first.length;
+      rows = {queries.first.planes,
+              DType::kF32,
+              {length, 1, queries.rows, queries.heads, entries},
+              {1, 0, length, queries.rows * length, queries.heads * queries.rows * length},
+              {kChunk, 1, 64, 1, 1}};
+    } else {
+      planes->first_blocks = 0;
+    }
+    rows.box[0] = kChunk / 2;
   }
-  rows.box[0] = kChunk / 2;
-  for (const int d : {1, 3, 4}) rows.box[d] = 1;
-  rows.box[2] = 64;
+  arguments->query_numbers = queries.numbers;
   arguments->query_split = queries.first;
   Status status = make_tensor_map(gpu_, "attention forward: query", rows, &arguments->query);
   if (status.ok())

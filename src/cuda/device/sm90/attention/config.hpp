@@ -115,6 +115,9 @@ struct AttentionForwardConfig {
   // float32 is multiplied as two planes of f16 (portable/attention/planes.hpp), which lie side by
   // side in a row: [high halves | low halves]. Those of values begin with a chunk each.
   constexpr int planes() const { return dtype == DType::kF32 ? 2 : 1; }
+  // Whether consumers split rows of queries themselves, which TMA loads as float32. Up to dim 64 the
+  // registers that it takes cost the steps more than the planes in memory.
+  constexpr bool splits_queries() const { return planes() == 2 && key_dim > kChunk; }
   constexpr DType operand() const { return planes() == 2 ? DType::kF16 : dtype; }
   constexpr int value_length() const {
     return planes() == 2 ? (value_dim + kChunk - 1) / kChunk * kChunk : value_dim;
@@ -258,9 +261,11 @@ struct AttentionForwardArguments : AttentionArguments, KeySplits {
   TensorMap bias_map;
   int32_t bias_heads = 0, bias_batches = 0;
   float modifier = 0;  // the value of the score modifier
-  // float32: the maps of key and value are those of planes; how rows of queries are split, and the
-  // map of the numbers of keys, which is one long row.
+  // float32: the three maps are those of planes, that of queries unless C.splits_queries(): then
+  // how their rows are split, else their numbers, [entry, head, row]. The map of the numbers of
+  // keys is one long row.
   PlanesOfRows query_split;
+  const RowNumbers* query_numbers = nullptr;
   TensorMap key_numbers;
   bool out_pairs = false;  // two elements of out are one aligned access
   // If key and value arrive in chunks: waits for them, the first row of the pivot chunk, how many

@@ -460,7 +460,7 @@ class ForwardConsumer {
     const AttentionTile& tile = shared_.tile(at);
     auto operands = rules_.load(tile, n, needs_mask<kMask>(tile, n));
     const uint32_t numbers = kOfPlanes ? kv_.numbers(tile) : 0;
-    if constexpr (kOfPlanes && kFirst) begin_statistics();
+    if constexpr (kOfPlanes && kFirst) begin_statistics(tile);
     ptx::wgmma_wait<kPending>();
     ptx::fence_operand(scores_);
     kv_.release_key();
@@ -508,25 +508,25 @@ class ForwardConsumer {
 
   // ---- Of planes ----
 
-  // The products of the other consumers run meanwhile.
+  // The softmax of the tile before is complete; products of the other consumer run meanwhile.
   __device__ __forceinline__ void split_queries(int at) {
-    if constexpr (kOfPlanes) {
+    if constexpr (C.splits_queries()) {
       const auto queries = shared_.query(at % C.q_stages, number_);
       QueryRows<C>::split(arguments_.query_split, shared_.pointer(queries.base), warp_, lane_,
-                          query_factor_);
+                          statistics_.factor);
 #pragma unroll
       for (int r = 0; r < 2; ++r)
-        if (!writer().has_row_of_lane(shared_.tile(at), r)) query_factor_[r] = 1;
+        if (!writer().has_row_of_lane(shared_.tile(at), r)) statistics_.factor[r] = 1;
       ptx::fence_proxy_async();
       ptx::named_barrier_sync(Shared::kConsumerWarps + number_, 128);
     }
   }
-  __device__ __forceinline__ void begin_statistics() {
+  __device__ __forceinline__ void begin_statistics(const AttentionTile& tile) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       statistics_.maximum[r] = minus_infinity();
       statistics_.sum[r] = 0;
-      statistics_.factor[r] = query_factor_[r];
+      if constexpr (!C.splits_queries()) statistics_.factor[r] = writer().query_factor(tile, r);
     }
   }
   // The exponential scales the scores by the factors of the queries, whose planes have the scale,
@@ -577,7 +577,6 @@ class ForwardConsumer {
   uint32_t weights_[C.planes()][C.keys / 4];
   float products_[kOfPlanes ? C.value_dim / 2 : 1];  // P V of one iteration, of planes
   float products_factor_[2];                         // of O, before they are added
-  float query_factor_[2];                            // of products of the tile that begins next
   typename StatisticsOf<kOfPlanes>::Type statistics_;
   float result_factor_[2];          // of the results in the epilogue; of planes: the row sums
   bool epilogue_deferred_ = false;  // the results of the tile before are still in out_

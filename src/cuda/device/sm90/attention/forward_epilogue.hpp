@@ -100,6 +100,14 @@ class ForwardEpilogue {
     }
   }
 
+  // The factor of the planes of the lane's row r.
+  __device__ __forceinline__ float query_factor(const AttentionTile& tile, int r) const {
+    const int row = lane_ / 4 + 8 * r;
+    if (!has_row(tile, row)) return 1;
+    const int64_t head = int64_t{batch_of(tile)} * a_.heads + head_of(tile, row);
+    const int64_t rows = C.lengths && a_.ragged ? a_.total_q : a_.q_len;
+    return a_.query_numbers[head * rows + tile.q_begin + query_of(tile, row)].factor;
+  }
   // Whether the lane's row r exists.
   __device__ __forceinline__ bool has_row_of_lane(const AttentionTile& tile, int r) const {
     return has_row(tile, lane_ / 4 + 8 * r);

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// Queries of attention forward in float32. A Q tile is multiplied by one block alone, so that its
+// Queries of attention forward in float32, dims beyond 64. A Q tile is multiplied by one block alone, so that its
 // planes (portable/attention/planes.hpp) need not lie in memory: TMA loads rows of float32, and
 // each warp of a consumer splits its 16 rows in place. A row and its planes have as many bytes:
 //
@@ -19,8 +19,8 @@ template <AttentionForwardConfig C>
 class QueryRows {
   using Planes = typename ForwardShared<C>::Query;
   using Loaded = typename ForwardShared<C>::LoadedQuery;
-  static constexpr PlanesConfig P{max(C.key_dim, 32)};
-  static constexpr int kRowsAtOnce = 32 / P.lanes(), kTogether = 4;
+  static constexpr PlanesConfig P{C.key_dim};
+  static constexpr int kRowsAtOnce = 32 / P.lanes(), kTogether = 2;
   static_assert(16 % (kRowsAtOnce * kTogether) == 0);
 
  public:
@@ -28,7 +28,8 @@ class QueryRows {
   // rows in the accumulator layout, NaN of a row that is refused.
   static __device__ __forceinline__ void split(const PlanesOfRows& tensor, unsigned char* memory,
                                                int warp, int lane, float (&factor)[2]) {
-    // The rows of a lane are loaded before one is written.
+    // A loop: unrolled, it makes the kernel spill. Numbers of a row that is refused may become NaN
+    // in its planes, which no other row's products have.
 #pragma unroll 1
     for (int first = 0; first < 16; first += kRowsAtOnce * kTogether) {
       const auto row = [&](int i) {
@@ -41,7 +42,7 @@ class QueryRows {
                                     : float4{0, 0, 0, 0};
         });
       };
-      const RowSplit<P> rows[kTogether] = {load(0), load(1), load(2), load(3)};
+      const RowSplit<P> rows[kTogether] = {load(0), load(1)};
       FirstRow own[kTogether];
 #pragma unroll
       for (int i = 0; i < kTogether; ++i) own[i] = FirstRow::of(rows[i], tensor);
@@ -56,7 +57,7 @@ class QueryRows {
           *at(number) = {high.word[0], high.word[1]};
           *at(C.key_dim + number) = {low.word[0], low.word[1]};
         };
-        rows[i].split(own[i].scale, !own[i].refused(), put);
+        rows[i].split(own[i].scale, true, put);
         give(own[i].factor, first / kRowsAtOnce + i, lane, factor);
       }
     }

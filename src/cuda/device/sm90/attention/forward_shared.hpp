@@ -19,7 +19,8 @@ struct ForwardShared {
 
   using Query = SharedTile<64, C.key_columns()>;  // of a consumer
   // As TMA loads it: rows of float32 have as many bytes as their planes.
-  using LoadedQuery = SharedTile<64, C.key_columns() / C.planes(), 2 * C.planes()>;
+  static constexpr int kWider = C.splits_queries() ? 2 : 1;
+  using LoadedQuery = SharedTile<64, C.key_columns() / kWider, 2 * kWider>;
   // A piece's tile, where KV tiles arrive in pieces.
   using Key = SharedTile<C.keys, C.in_pieces() ? kChunk : C.key_columns()>;
   using Value = SharedTile<C.keys / C.value_pieces(), C.value_columns()>;
