@@ -32,7 +32,7 @@ class AttentionPlanes {
   size_t workspace() const { return bytes_; }  // multiples of 16
   int64_t blocks() const { return blocks_; }
   int64_t query_blocks() const { return fixed_.first_blocks; }  // the first ones
-  std::string kernel() const;  // its name expression
+  std::string kernel() const;                                   // its name expression
   PlanesConfig config() const { return {max(key_.length, value_.length)}; }
   // Returns the arguments of an execution. grad_out is null in forward. The workspace is aligned to
   // 16 bytes.

@@ -134,9 +134,9 @@ class RowSplit {
 #pragma unroll
     for (int i = 0; i < C.held(); ++i) {
       const float4& x = held_[i];
-      ptx::store_if(number(i) < tensor_.length, to + number(i),
-                    ptx::Packed<4>{{float_bits(x.x), float_bits(x.y), float_bits(x.z),
-                                    float_bits(x.w)}});
+      ptx::store_if(
+          number(i) < tensor_.length, to + number(i),
+          ptx::Packed<4>{{float_bits(x.x), float_bits(x.y), float_bits(x.z), float_bits(x.w)}});
     }
   }
 

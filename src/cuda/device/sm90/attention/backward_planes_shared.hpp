@@ -117,7 +117,8 @@ __device__ __forceinline__ void load_planes(const AttentionBackwardPlanesArgumen
     if (number == 0) {
       using Shared = PlanesShared<C>;
       load_keys(shared.key_full(), typename Shared::LoadedKeyTile{shared.key().base}, a.key);
-      load_keys(shared.value_full(), typename Shared::LoadedValueTile{shared.value().base}, a.value);
+      load_keys(shared.value_full(), typename Shared::LoadedValueTile{shared.value().base},
+                a.value);
     }
     constexpr int kNumbers = sizeof(QueryNumbers);
     const auto queries = shared.queries();

@@ -115,8 +115,8 @@ struct AttentionForwardConfig {
   // float32 is multiplied as two planes of f16 (portable/attention/planes.hpp), which lie side by
   // side in a row: [high halves | low halves]. Those of values begin with a chunk each.
   constexpr int planes() const { return dtype == DType::kF32 ? 2 : 1; }
-  // Whether consumers split rows of queries themselves, which TMA loads as float32. Up to dim 64 the
-  // registers that it takes cost the steps more than the planes in memory.
+  // Whether consumers split rows of queries themselves, which TMA loads as float32. Up to dim 64
+  // the registers that it takes cost the steps more than the planes in memory.
   constexpr bool splits_queries() const { return planes() == 2 && key_dim > kChunk; }
   constexpr DType operand() const { return planes() == 2 ? DType::kF16 : dtype; }
   constexpr int value_length() const {

@@ -141,10 +141,9 @@ class ForwardProducer : KeyWaits<C.async> {
     for (int c = 0; c < C.consumers; ++c) {
       // A consumer whose rows are all before the first query may have any rows.
       const int32_t query = max(tile.query + (64 * c >> arguments_.pack_gqa), 0);
-      typename Shared::LoadedQuery{shared_.query(state.stage(), c).base}
-          .load(
-              arguments_.query, queries.full(state.stage()),
-              {0, 0, tile.q_begin + query, tile.head, entry_of<C.lengths>(arguments_, tile.batch)});
+      typename Shared::LoadedQuery{shared_.query(state.stage(), c).base}.load(
+          arguments_.query, queries.full(state.stage()),
+          {0, 0, tile.q_begin + query, tile.head, entry_of<C.lengths>(arguments_, tile.batch)});
     }
   }
   // What of a Q tile does not change from one KV tile to the next.

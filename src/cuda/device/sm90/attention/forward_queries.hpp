@@ -1,8 +1,9 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// Queries of attention forward in float32, dims beyond 64. A Q tile is multiplied by one block alone, so that its
-// planes (portable/attention/planes.hpp) need not lie in memory: TMA loads rows of float32, and
-// each warp of a consumer splits its 16 rows in place. A row and its planes have as many bytes:
+// Queries of attention forward in float32, dims beyond 64. A Q tile is multiplied by one block
+// alone, so that its planes (portable/attention/planes.hpp) need not lie in memory: TMA loads rows
+// of float32, and each warp of a consumer splits its 16 rows in place. A row and its planes have as
+// many bytes:
 //
 //   float32   chunk 0: numbers 0 .. 31     chunk 1: 32 .. 63     ...
 //   planes    high halves 0 .. key_dim - 1, then low halves

@@ -27,7 +27,8 @@ struct ForwardShared {
   // A consumer's tile, in elements of 16 bits like its tensor map.
   using Bias = SharedTile<64, C.keys * C.bias_size() / 2>;
   using Out = SharedTile<16, C.out_chunks() * kChunk>;  // of a warp
-  static_assert(Query::kBytes == C.query_bytes() && LoadedQuery::kBytes == Query::kBytes && Key::kBytes * C.key_pieces() == C.key_bytes() &&
+  static_assert(Query::kBytes == C.query_bytes() && LoadedQuery::kBytes == Query::kBytes &&
+                Key::kBytes * C.key_pieces() == C.key_bytes() &&
                 Value::kBytes * C.value_pieces() == C.value_bytes() &&
                 Bias::kBytes == C.bias_bytes() && 4 * Out::kBytes == C.out_bytes());
 
