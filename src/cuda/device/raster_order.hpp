@@ -23,11 +23,15 @@ struct TileCoordinate {
 // In attention a row is a head, and its columns are the tiles of the head.
 PERSEID_INLINE constexpr TileCoordinate tile_in_sections(int32_t number, int32_t tiles,
                                                          int32_t heads, int32_t heads_per_section) {
-  const int32_t section_tiles = heads_per_section * tiles;
-  const int32_t first_head = number / section_tiles * heads_per_section;
-  const int32_t section_heads = min(heads_per_section, heads - first_head);
-  const int32_t position = number % section_tiles;
-  return {first_head + position % section_heads, position / section_heads};
+  // Unsigned, which takes fewer instructions to divide.
+  const auto section_tiles = static_cast<uint32_t>(heads_per_section * tiles);
+  const uint32_t section = static_cast<uint32_t>(number) / section_tiles;
+  const int32_t first_head = static_cast<int32_t>(section) * heads_per_section;
+  const auto section_heads = static_cast<uint32_t>(min(heads_per_section, heads - first_head));
+  const uint32_t position = static_cast<uint32_t>(number) - section * section_tiles;
+  const uint32_t tile = position / section_heads;
+  return {first_head + static_cast<int32_t>(position - tile * section_heads),
+          static_cast<int32_t>(tile)};
 }
 
 }  // namespace perseid::internal::cuda

@@ -56,11 +56,13 @@ __device__ __forceinline__ bool find_query_tile(const typename decltype(C)::Argu
   } else {
     const TileCoordinate at =
         tile_in_sections(number, a.q_tiles, a.batch_heads, a.heads_per_section);
-    static_cast<AttentionSequence&>(tile) = find_sequence<C.lengths>(a, at.head / a.heads);
-    tile.head = at.head % a.heads;
+    const auto batch =
+        static_cast<int32_t>(static_cast<uint32_t>(at.head) / static_cast<uint32_t>(a.heads));
+    static_cast<AttentionSequence&>(tile) = find_sequence<C.lengths>(a, batch);
+    tile.head = at.head - batch * a.heads;
     tile.query = (a.q_tiles - 1 - at.tile) * C.block_rows();
   }
-  tile.kv_head = tile.head / a.group;
+  tile.kv_head = a.group == 1 ? tile.head : tile.head / a.group;
   return tile.query < tile.q_len;
 }
 

@@ -91,12 +91,14 @@ class PortableForwardBlock {
     __syncthreads();  // all warps are done with the stages
     const int own = lane();
     unsigned char* staged = memory_ + warp() * C.rows * kColumns * 2;
+    // Of the thread's first row; packed ones have no common stride.
+    float* const lse = C.packs ? nullptr : lse_of<C>(a_, own_, head_of(own / 4), query_of(own / 4));
 #pragma unroll
     for (int i = 0; i < kTiles; ++i)
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         const int row = 16 * i + 8 * r + own / 4;
-        const float factor = finalize(i, r, row);
+        const float factor = finalize(i, r, row, lse + (16 * i + 8 * r) * a_.lse_stride[2]);
 #pragma unroll
         for (int j = 0; j < C.columns() / 8; ++j) {
           const float(&sums)[4] = eight_columns(out_[i], j);
@@ -113,14 +115,19 @@ class PortableForwardBlock {
       store_elements(staged, rows, columns);
   }
   // Stores lse of a row and returns the factor of its results: 0 for a row without visible keys.
-  __device__ __forceinline__ float finalize(int i, int r, int row) const {
+  __device__ __forceinline__ float finalize(int i, int r, int row, float* lse) const {
     const float sum = quad_sum(rows_[i].sum[r]);
     const bool empty = sum == 0;
-    if (a_.lse != nullptr && first_column_ == 0 && lane() % 4 == 0 && row < row_count())
-      *lse_of<C>(a_, own_, head_of(row), query_of(row)) =
-          (empty ? minus_infinity()
-                 : rows_[i].maximum[r] * rules(i).scale_log2() + ptx::approximate_log2(sum)) *
-          kLn2;
+    const float log2 =
+        empty ? minus_infinity()
+              : rows_[i].maximum[r] * rules(i).scale_log2() + ptx::approximate_log2(sum);
+    const bool stores =
+        a_.lse != nullptr && first_column_ == 0 && lane() % 4 == 0 && row < row_count();
+    if constexpr (C.packs) {
+      if (stores) *lse_of<C>(a_, own_, head_of(row), query_of(row)) = log2 * kLn2;
+    } else {
+      ptx::store_if(stores, lse, ptx::Packed<1>{{float_bits(log2 * kLn2)}});
+    }
     return empty ? 0 : ptx::approximate_reciprocal(sum) * dropout_factor<C.dropout>(a_);
   }
   __device__ __forceinline__ uint16_t* out_row(int row) const {
@@ -129,12 +136,33 @@ class PortableForwardBlock {
   __device__ __forceinline__ void store_vectors(const unsigned char* staged, int rows,
                                                 int vectors) const {
     constexpr int kVectors = C.columns() / kVector;
+    if constexpr (C.packs || 32 % kVectors != 0) {
 #pragma unroll 4
-    for (int i = lane(); i < rows * kVectors; i += 32) {
-      const int row = i / kVectors, vector = i % kVectors;
-      if (vector < vectors)
-        *reinterpret_cast<uint4*>(out_row(row) + first_column_ + vector * kVector) =
-            *reinterpret_cast<const uint4*>(staged + vector_offset<kColumns>(row, vector));
+      for (int i = lane(); i < rows * kVectors; i += 32) {
+        const int row = i / kVectors, vector = i % kVectors;
+        if (vector < vectors)
+          *reinterpret_cast<uint4*>(out_row(row) + first_column_ + vector * kVector) =
+              *reinterpret_cast<const uint4*>(staged + vector_offset<kColumns>(row, vector));
+      }
+    } else {
+      // Without branches, so that the loads of some rows overlap.
+      constexpr int kPass = 32 / kVectors, kPasses = C.rows / kPass, kAtOnce = min(kPasses, 8);
+      const int first = lane() / kVectors, vector = lane() % kVectors;
+      const int end = vector < vectors ? rows : 0;
+      uint16_t* to = out_row(first) + first_column_ + vector * kVector;
+#pragma unroll
+      for (int pass = 0; pass < kPasses; pass += kAtOnce) {
+        ptx::Packed<4> loaded[kAtOnce];
+#pragma unroll
+        for (int i = 0; i < kAtOnce; ++i)
+          loaded[i] = *reinterpret_cast<const ptx::Packed<4>*>(
+              staged + vector_offset<kColumns>((pass + i) * kPass + first, vector));
+#pragma unroll
+        for (int i = 0; i < kAtOnce; ++i) {
+          ptx::store_if((pass + i) * kPass + first < end, to, loaded[i]);
+          to += kPass * a_.out_rows.stride[2];
+        }
+      }
     }
   }
   __device__ __forceinline__ void store_elements(const unsigned char* staged, int rows,
