@@ -219,7 +219,12 @@ class PortableBackward : ProductsOf<C>::Type {
       if (stores && i > 0) store_bias_of(i - 1, before);
       if constexpr (C.copies_late()) copy_next();
       Scores scores = {}, products = {};
-      if (sees_any(step.column)) {
+      if (C.overlaps_chain() && sees_all(step.column)) {
+        if constexpr (C.overlaps_chain())
+          this->overlapped_step(
+              i, at, chain_of(step), statistics(stage),
+              [&](int tile) { return bias_of(tile, stage); }, scores, products);
+      } else if (sees_any(step.column)) {
         draw(step);
         multiply(at, scores, products);
         use_scores(i, step, stage, at, at + kSecondColumns, scores, products);
@@ -360,6 +365,10 @@ class PortableBackward : ProductsOf<C>::Type {
     const SeenColumns own = seen();
     return column >= own.first_any && column <= own.last_any;
   }
+  __device__ __forceinline__ bool sees_all(int column) const {
+    const SeenColumns own = seen();
+    return column >= own.first_all && column <= own.last_all;
+  }
   // A step's scores and products to gradients, from the columns' tensors at those offsets. Planes
   // of columns with equal numbers, which nearly all have, have shorter code of their own.
   __device__ __forceinline__ void use_scores(int number, const Step& step, int stage, int first,
@@ -393,12 +402,16 @@ class PortableBackward : ProductsOf<C>::Type {
   __device__ __forceinline__ void draw(const Step& step) {
     if constexpr (C.dropout) chain_of(step).draw(kept_);
   }
+  // lse and delta of the thread's first column.
+  __device__ __forceinline__ const Real* statistics(int stage) const {
+    return reinterpret_cast<const Real*>(memory_ + kStatistics) + stage * 2 * C.columns +
+           own_column() + 2 * (lane() % 4);
+  }
   template <bool kMasks>
   __device__ __forceinline__ void finish_scores(const Step& step, int stage, Scores& scores,
                                                 Scores& products) const {
     const PortableBackwardScores<C> chain = chain_of(step);
-    const auto* shared = reinterpret_cast<const Real*>(memory_ + kStatistics) +
-                         stage * 2 * C.columns + own_column() + 2 * (lane() % 4);
+    const Real* const shared = statistics(stage);
 #pragma unroll
     for (int i = 0; i < kTiles; ++i) {
       if constexpr (C.of_keys()) {

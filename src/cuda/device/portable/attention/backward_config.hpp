@@ -97,6 +97,12 @@ struct PortableBackwardConfig {
   constexpr int block_rows() const { return rows * row_warps(); }
   // The next columns are copied behind dQ instead of before: its products begin sooner.
   constexpr bool copies_late() const { return units() == 1 && most_dim() <= 64; }
+  // Steps that need no mask are one piece of code, in which exponentials and dS run beside
+  // products.
+  constexpr bool overlaps_chain() const {
+    return of_keys() && units() == 1 && !shares_rows && !streams() && !visible && !dropout &&
+           (bias == DType::kNone || copies_bias()) && modifier == ScoreModifierKind::kNone;
+  }
   // Two mbarriers order the warps, not a barrier of the block in each step (step_barriers.hpp).
   constexpr bool unaligned() const { return shares_rows; }
   // Half of the warps add dQ of a step, in turn: each has twice as much of it, and reads less.

@@ -182,6 +182,26 @@ class PortableBackwardScores {
         }
     }
   }
+  // The same as compute() without masks and extras, in two parts: scores to weights, with lse of
+  // every eight columns; and dP to dS, with delta.
+  __device__ __forceinline__ void weigh(const float2 (&lse)[kCount / 4], const ScoreBias<C>& bias,
+                                        Real (&scores)[kCount]) const {
+#pragma unroll
+    for (int x = 0; x < kCount; ++x) {
+      Real addend = -(x % 2 == 0 ? lse[x / 4].x : lse[x / 4].y);
+      if constexpr (C.copies_bias())
+        addend += (x % 2 == 0 ? bias.pair[x / 2].x : bias.pair[x / 2].y) * kLog2E;
+      scores[x] = weight_from(scores[x], scale_log2_of<Real>(a_), addend, M{});
+    }
+  }
+  __device__ __forceinline__ void differentiate(const float2 (&delta)[kCount / 4],
+                                                const Real (&weights)[kCount],
+                                                Real (&products)[kCount]) const {
+#pragma unroll
+    for (int x = 0; x < kCount; ++x)
+      products[x] = V::mul(weights[x], V::fma(products[x], Real{1},
+                                              -(x % 2 == 0 ? delta[x / 4].x : delta[x / 4].y)));
+  }
   // For 16 of the rows, from 16 * i on: scores to weights, those that dropout drops 0, and products
   // dP to dS, or of bias to its gradient; 0 where the query does not see the key, whatever the
   // products hold. statistics(j, r): of eight columns j, the thread's two in row r.

@@ -214,6 +214,29 @@ class PortableBackwardWarps : protected PortableBackwardBlock<C> {
     if constexpr (C.adds_queries) share_ds(step, weights);
     multiply_weights<C.dtype>(weights, depth_vectors<kFirstPart>(first), first_);
   }
+  // Products, chain and gradients of a step that needs no mask, without branches: the assembler
+  // mixes exponentials with the products of dP, and dS with those of dV. `statistics`: lse and
+  // delta of the thread's first column.
+  template <class Chain, class BiasOf>
+  __device__ __forceinline__ void overlapped_step(int step, int columns, const Chain& chain,
+                                                  const float* statistics, const BiasOf& bias_of,
+                                                  Scores& scores, Scores& products) {
+    constexpr int kEights = C.columns / 8;
+    float2 lse[kEights], delta[kEights];
+    const auto load = [&](float2(&to)[kEights], const float* from) {
+#pragma unroll
+      for (int j = 0; j < kEights; ++j) to[j] = *reinterpret_cast<const float2*>(from + 8 * j);
+    };
+    multiply_first(columns, scores);
+    load(lse, statistics);
+#pragma unroll
+    for (int i = 0; i < kTiles; ++i) chain.weigh(lse, bias_of(i), scores[i]);
+    multiply_second(columns, products);
+    load(delta, statistics + C.columns);
+#pragma unroll
+    for (int i = 0; i < kTiles; ++i) chain.differentiate(delta, scores[i], products[i]);
+    round_gradients(step, columns, columns + kSecondColumns, scores, products);
+  }
   // Of a step of which the warp's rows see nothing.
   __device__ __forceinline__ void skip_gradients(int step) const {
     if constexpr (C.adds_queries) share_ds(step, {});
