@@ -398,8 +398,7 @@ struct Sm90Attention::Workspace {
 Sm90Attention::Workspace Sm90Attention::divide_workspace(
     const AttentionForwardArguments& fixed) const {
   Workspace layout;
-  const bool counting =
-      (config_.masked() && config_.split) || fixed.tiles > most_blocks();
+  const bool counting = (config_.masked() && config_.split) || fixed.tiles > most_blocks();
   size_t used = layout.failed = counting ? sizeof(ForwardTileCounter) : 0;
   if (config_.async) used += sizeof(uint64_t);
   layout.nonfinite = used;
