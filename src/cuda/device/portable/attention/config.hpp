@@ -95,15 +95,6 @@ struct PortableForwardConfig {
   constexpr bool copies_late() const {
     return !streams() && (max(key_dim, columns()) <= 64) == (planes() == 1);
   }
-  // Where no mask is needed, products of one of a warp's two tiles of 16 rows run beside the
-  // softmax of the other one. Each reads values for itself, and up to dim 64 keys.
-  constexpr bool overlaps_softmax() const {
-    return rows == 32 && !streams() && !dropout && !visible && !scale_first &&
-           modifier == ScoreModifierKind::kNone && (bias == DType::kNone || begins_with_bias());
-  }
-  constexpr bool overlaps_scores() const {
-    return overlaps_softmax() && max(key_dim, columns()) <= 64;
-  }
   constexpr int columns() const { return value_dim > largest() ? 128 : value_dim; }
   constexpr int parts() const { return (value_dim + columns() - 1) / columns(); }
 

@@ -174,8 +174,6 @@ class PortableForward : PortableForwardBlock<C> {
           if (visits) multiply_keys(0, scores);
         }
         if (visits) softmax_and_values(n, needs_mask, scores);
-      } else if (visits && overlaps_softmax(n, needs_mask)) {
-        if constexpr (C.overlaps_softmax()) overlapped_step(n, copy_next);
       } else if (visits) {
         Scores scores = {};
         bias_of_rows(n).begin(a_, scores);
@@ -231,14 +229,11 @@ class PortableForward : PortableForwardBlock<C> {
     const LaneVector own = lane_vector_of_rows(lane());
     return {{address_, warp() * C.rows + own.line, own.half}};
   }
-  // The lane's vectors of a key tile.
-  __device__ __forceinline__ LaneVectors<kDepth> key_vectors(int stage) const {
-    const LaneVector own = lane_vector_of_columns(lane());
-    return {address_ + static_cast<uint32_t>(kKey + stage * C.key_bytes()), own.line, own.half};
-  }
   // S += Q K^T.
   __device__ __forceinline__ void multiply_keys(int stage, Scores& scores) const {
-    const LaneVectors<kDepth> key = key_vectors(stage);
+    const LaneVector own = lane_vector_of_columns(lane());
+    const LaneVectors<kDepth> key(address_ + static_cast<uint32_t>(kKey + stage * C.key_bytes()),
+                                  own.line, own.half);
     if constexpr (kPlanes == 2) {
       Scores products;
       multiply_planes<C.depth()>(query_vectors(), key, products);
@@ -337,64 +332,6 @@ class PortableForward : PortableForwardBlock<C> {
       for (int i = 0; i < kTiles; ++i) rescale(out_[i], factor[i], rules(i).scale_log2(), rows_[i]);
     multiply_weights<C.dtype>(weights, value_vectors(n), out_);
   }
-
-  // ---- Steps that overlap products and softmax ----
-
-  __device__ __forceinline__ bool overlaps_softmax(int n, bool needs_mask) const {
-    if (!C.overlaps_softmax() || needs_mask) return false;
-    return kPlanes == 1 || are_common<C.keys>(numbers_at(n), lane());
-  }
-  // A step of keys n that need no mask. It is nearly one piece of code, without branches, in which
-  // the assembler mixes the products of one tile of 16 rows with the softmax of the other one.
-  template <class CopyNext>
-  __device__ __forceinline__ void overlapped_step(int n, const CopyNext& copy_next) {
-    static_assert(kTiles == 2);
-    Scores scores = {};
-    if constexpr (C.overlaps_scores()) {
-      multiply_keys_by_tile(n, 0, scores[0]);
-      if constexpr (C.copies_late()) copy_next();
-      multiply_keys_by_tile(n, 1, scores[1]);
-    } else {
-      bias_of_rows(n).begin(a_, scores);
-      multiply_keys(n % 2, scores);
-      if constexpr (C.copies_late()) copy_next();
-    }
-#pragma unroll
-    for (int i = 0; i < kTiles; ++i) {
-      uint32_t weights[kPlanes][1][C.keys / 4];
-      float factor[2];
-      if constexpr (kPlanes == 2) {
-        constexpr float kFactor = power_of_two(kCommonKeyExponent - 14);
-        const float scale[2] = {exponent_scale(i, 0) * kFactor, exponent_scale(i, 1) * kFactor};
-        plane_softmax<true, true>(numbers_at(n), lane(), scale, scores[i], rows_[i], factor);
-        split_weights(scores[i], weights[0][0], weights[1][0]);
-        multiply_plane_weights<C.columns() / 2, C.columns()>(
-            weights, value_vectors(n),
-            [&](int, int x, float sum) { out_[i][x] = fmaf(out_[i][x], factor[x / 2 % 2], sum); });
-      } else {
-        online_softmax<false, false>(scores[i], rules(i).scale_log2(), rows_[i], factor);
-        round_weights<C.dtype>(scores[i], weights[0][0]);
-        rescale(out_[i], factor, rules(i).scale_log2(), rows_[i]);
-        multiply_weights<C.dtype>(weights[0], value_vectors(n), only_tile(out_[i]));
-      }
-    }
-  }
-  __device__ __forceinline__ void multiply_keys_by_tile(int n, int i,
-                                                        float (&scores)[C.keys / 2]) const {
-    const auto multiply_by = [&](const auto& rows) {
-      if constexpr (kPlanes == 2)
-        multiply_planes<C.depth()>(RowsOfTile{rows, i}, key_vectors(n % 2), only_tile(scores));
-      else
-        multiply_rows<C.dtype, C.depth()>(RowsOfTile{rows, i}, key_vectors(n % 2),
-                                          only_tile(scores));
-    };
-    bias_of_rows(n).begin(a_, i, scores);
-    if constexpr (C.query_in_registers)
-      multiply_by(query_);
-    else
-      multiply_by(query_vectors());
-  }
-
   // The exponential scales the scores of float32 by the factors of the queries, whose planes have
   // the scale, unless it comes before masks and bias.
   static constexpr bool kScalesFirst = ForwardScores<C>::kScales;

@@ -56,18 +56,14 @@ class BiasOfRows {
   template <int kTiles>
   __device__ __forceinline__ void begin(const PortableForwardArguments& arguments,
                                         float (&scores)[kTiles][C.keys / 2]) const {
-#pragma unroll
-    for (int i = 0; i < kTiles; ++i) begin(arguments, i, scores[i]);
-  }
-  // Of 16 rows from 16 * i on.
-  __device__ __forceinline__ void begin(const PortableForwardArguments& arguments, int i,
-                                        float (&scores)[C.keys / 2]) const {
     if constexpr (C.begins_with_bias()) {
       const float unscale = kLog2E * ptx::approximate_reciprocal(arguments.scale_log2);
-      for_each_pair(i, [&](int x, float2 both) {
-        scores[x] = both.x * unscale;
-        scores[x + 1] = both.y * unscale;
-      });
+#pragma unroll
+      for (int i = 0; i < kTiles; ++i)
+        for_each_pair(i, [&](int x, float2 both) {
+          scores[i][x] = both.x * unscale;
+          scores[i][x + 1] = both.y * unscale;
+        });
     }
   }
 

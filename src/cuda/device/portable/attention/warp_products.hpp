@@ -16,12 +16,6 @@ __device__ __forceinline__ Real (&eight_columns(Real (&sums)[kCount], int j))[4]
   return reinterpret_cast<Real(&)[4]>(sums[4 * j]);
 }
 
-// Numbers of one tile of 16 rows, as those of a warp that has no others.
-template <class Number, int kCount>
-__device__ __forceinline__ Number (&only_tile(Number (&numbers)[kCount]))[1][kCount] {
-  return reinterpret_cast<Number(&)[1][kCount]>(numbers);
-}
-
 // The warp's rows as left operands: read from shared memory each time, or once.
 template <int kDepth>
 struct SharedRows {
@@ -44,17 +38,6 @@ struct RegisterRows {
   __device__ __forceinline__ void load(int i, int k, uint32_t (&fragment)[4]) const {
 #pragma unroll
     for (int e = 0; e < 4; ++e) fragment[e] = of[i][k][e];
-  }
-};
-
-// One tile of 16 of the rows.
-template <class Rows>
-struct RowsOfTile {
-  const Rows& rows;
-  int tile;
-
-  __device__ __forceinline__ void load(int, int k, uint32_t (&fragment)[4]) const {
-    rows.load(tile, k, fragment);
   }
 };
 
