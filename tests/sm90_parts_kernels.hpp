@@ -228,7 +228,8 @@ __global__ void add_splits(const __grid_constant__ SplitsArguments a) {
   if (consumer < 0) {
     if (thread != 0) return;
     __nanosleep(first / 10 % 2 * 60000);
-    work.prepare_counters(a.matmul.splits, first, blocks);
+    for (int number = first; number < work.count(); number += blocks)
+      work.prepare_counters(a.matmul.splits, number);
     ptx::mbarrier_arrive(shared.counters_ready());
     return;
   }
