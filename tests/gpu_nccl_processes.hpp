@@ -53,7 +53,7 @@ class NcclOnNvlink : public NcclProcesses {
   }
 };
 
-// Two hosts of two ranks, which map memory of one another. Two GPUs have both hosts.
+// Two hosts of two ranks, which map each other's memory. Two GPUs have both hosts.
 class NcclHostProcesses : public NcclProcesses {
  protected:
   static constexpr int32_t kAll = 4;

@@ -10,7 +10,7 @@
 // GPUs in the attention's own kernels.
 //
 // On CPUs, and through memory of hosts, all keys lie before all values, each in the caller's layout
-// without gaps. GPUs that send to one another gather [entry, kv_head, row, key | value]: a chunk of
+// without gaps. GPUs that send to each other gather [entry, kv_head, row, key | value]: a chunk of
 // a head is one run of bytes, and groups of heads are sent one after the other (fusion.hpp). A
 // kernel brings the own rows into this order.
 // Backward gathers again.

@@ -57,7 +57,7 @@ class NcclLinks {
     size_t received = 0;
   };
   // In the order of the stream, always the same one. All ranks do it in the same order of parts for
-  // each two of them, so that no two wait for one another.
+  // each two of them, so that no two wait for each other.
   Status enqueue(const Operation& operation, std::span<const Part> parts, void* stream);
   // Before enqueue(): whether so few exchanges have not ended that aborting them takes no longer.
   static constexpr uint32_t kMostQueued = 16;

@@ -6,7 +6,7 @@
 // All exchanges of a rank are on one queue of GpuRank, so that they have the same order in all
 // executions of all plans. Both ranks of a transfer put it into the same exchange. So the first
 // exchange that some rank has not queued has no kernel on any GPU that waits for it but those
-// before it, which have ended: no two ranks wait for one another.
+// before it, which have ended: no two ranks wait for each other.
 #pragma once
 
 #include "collective/device_memory.hpp"
@@ -27,7 +27,7 @@ class NcclExchanges {
     if (rank != nullptr) rank->drain();
   }
 
-  // Words, then data, of each rank. Ranks of one host map that of one another.
+  // Words, then data, of each rank. Ranks of one host map each other's.
   struct Bytes {
     size_t words, data;
   };

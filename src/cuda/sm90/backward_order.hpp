@@ -3,12 +3,12 @@
 // The raster order of attention backward over chunks of keys that arrive, and whose gradients leave
 // (device/sm90/attention/backward_chunks.hpp).
 //
-// Heads that arrive together follow one another, so that their gradients leave together and what
-// they read stays in the L2 cache. The keys of stage 0 are here at first and their gradients stay
-// here; those of other stages arrive one stage after the other. A group of heads begins with the
-// longest tiles of stage 0, while keys arrive; then come all other stages, the longest tiles first,
-// so that the multiprocessors end at about the same time. The shortest tiles of stage 0 come last,
-// of all groups, while gradients leave.
+// Heads that arrive together come one after the other, so that their gradients leave together and
+// what they read stays in the L2 cache. The keys of stage 0 are here at first and their gradients
+// stay here; those of other stages arrive one stage after the other. A group of heads begins with
+// the longest tiles of stage 0, while keys arrive; then come all other stages, the longest tiles
+// first, so that the multiprocessors end at about the same time. The shortest tiles of stage 0 come
+// last, of all groups, while gradients leave.
 //
 // How many of stage 0 come first, list scheduling decides: in its time of a launch a block takes as
 // long as it has steps, and waits for its keys.
