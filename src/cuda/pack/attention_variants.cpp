@@ -240,7 +240,7 @@ Budget budget_of_backward(const AttentionProblem& problem, int32_t shared_bytes,
           problem.dtype == DType::kF32              ? 512
           : shares_rows && architecture == "sm_100" ? 112
           : problem.bias && problem.dropout > 0     ? 112
-                                                    : 44,
+                                                    : 56,
           left};
 }
 
