@@ -151,7 +151,7 @@ class Ranks {
         samples_(samples),
         sizes_(sizes) {}
 
-  // Single and back to back, in seconds for each part; on all ranks the same numbers. `fused` is
+  // Seconds of each part, single and back to back; all ranks return the same numbers. `fused` is
   // the plan of the first part.
   template <class Plan>
   std::vector<RankTimes> time(const Plan& fused, const std::vector<Part>& parts) {

@@ -190,7 +190,8 @@ FusionForecast AllGatherMatmulPlan::predict(const perseid_all_gather_matmul_desc
   return forecast_fusion(device(), *group_, seconds, received, chunks);
 }
 
-// Of a shard. Each costs microseconds, and the first products wait for a whole one.
+// Of a shard. A chunk costs some microseconds, but the first tiles of a shard wait for a whole
+// chunk.
 int64_t AllGatherMatmulPlan::chunks_on_gpu(const perseid_all_gather_matmul_desc& desc) const {
   constexpr double kLongProduct = 4;  // in transfers
   const FusionForecast forecast = predict(desc, group_->size());

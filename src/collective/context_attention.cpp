@@ -178,7 +178,7 @@ AttentionShard ContextAttentionPlan::shard_of(const perseid_attention_desc& desc
           .columns = head_dim_ + value_dim_};
 }
 
-// Of the keys and values of the other ranks, or of as many elements of their gradients.
+// Seconds to receive the keys and values of the other ranks, or to send their gradients.
 double ContextAttentionPlan::transfer_seconds(double element_size) const {
   const auto elements = static_cast<double>((head_dim_ + value_dim_) * batch_ * kv_heads_) *
                         static_cast<double>(kv_rows_) * static_cast<double>(group_->size() - 1);

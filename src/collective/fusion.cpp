@@ -104,7 +104,7 @@ int64_t head_groups(const AttentionShard& shard, double transfer) {
 }
 
 bool backward_streams(const AttentionShard& shard, double transfer, int32_t multiprocessors) {
-  // What waits of blocks cost, of the launch.
+  // The share of the launch that blocks spend waiting for keys.
   constexpr double kWaits = 0.05;
   const double flops = 5 * static_cast<double>(shard.heads) * static_cast<double>(shard.rows) *
                        static_cast<double>(shard.keys) * shard.seen *

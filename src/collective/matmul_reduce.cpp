@@ -21,7 +21,8 @@ constexpr int64_t kTaskElements = 64 << 10;
 constexpr int64_t kChunksSent = 4;
 
 // On a GPU the product also sweeps the columns once for each: two are enough where it takes as long
-// as several transfers. A smaller one costs as much as its bytes.
+// as several transfers. A chunk of fewer than kLeastBytes
+// takes as long for its signals as for its bytes.
 int64_t chunks_on_gpu(int64_t depth, int32_t ranks, bool float8, int64_t shard_bytes) {
   constexpr int64_t kLeastBytes = 8 << 20;
   constexpr double kRate = 700e12, kFloat8Rate = 1200e12, kTransferRate = 350e9;  // Hopper, NVLink

@@ -235,7 +235,7 @@ Status NcclLinks::connect(const std::string& id, Clock::time_point deadline) {
 NcclLinks::~NcclLinks() {
   // It destroys a communicator without waiting for other ranks.
   abort();
-  // What NCCL does not end is left to itself.
+  // An abort that does not return in time goes on in a detached thread.
   const Clock::time_point end = Clock::now() + kEnding;
   while (aborting_.joinable() && !aborted_->load() && Clock::now() < end)
     std::this_thread::sleep_for(kInterval);

@@ -75,8 +75,8 @@ struct AsyncArguments {
   // stamp if a wait has failed (null: one thread waits alone); after it, for each chunk of the
   // output, the upper bits of the stamp and how many parts are stored.
   uint64_t* failed = nullptr;
-  // The same of tiles that blocks have taken (sm90/matmul/scheduler.hpp); null: they have their
-  // own.
+  // A counter like these, of the tiles that blocks have taken; null: the schedule is static
+  // (sm90/matmul/scheduler.hpp).
   uint64_t* taken = nullptr;
   uint64_t launch = 0;          // a number of random bits
   WaitReport* reports[3] = {};  // memory of the host; some may be null

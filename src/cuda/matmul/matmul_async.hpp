@@ -16,7 +16,7 @@ class MatmulAsync {
 
   // Copies the tables to the device; operands that are not read (depth 0) are not waited for.
   Status prepare(const MatmulProblem& problem);
-  // In bytes: a number for failure, one for each chunk of c, and one for the tiles that are taken.
+  // In bytes: a number for failure, one for each chunk of c, and one for the dynamic tile schedule.
   size_t workspace() const;
   // `transposed`: the launch computes c^T = b^T a^T. The context must be current.
   Status fill(const MatmulArguments& arguments, bool transposed, void* workspace, void* stream,
@@ -26,7 +26,7 @@ class MatmulAsync {
 
  private:
   const Gpu& gpu_;
-  bool takes_tiles_ = false;  // a counter has room for them
+  bool takes_tiles_ = false;  // dynamic tile schedule: its counter has room for all tiles
   DeviceChunkTable operands_[2] = {DeviceChunkTable(gpu_), DeviceChunkTable(gpu_)};
   DeviceChunkTable output_{gpu_};
 };

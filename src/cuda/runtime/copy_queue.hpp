@@ -53,7 +53,7 @@ class CopyQueue {
   StreamHandle stream_ = nullptr;
   EventHandle mark_ = nullptr;  // in a stream that this one follows
   EventHandle end_ = nullptr;   // here, for a stream that this one precedes
-  // What is deferred: words, or copies.
+  // Deferred operations, either words or copies.
   static constexpr size_t kMostDeferred = 64;
   size_t words_ = 0, copies_ = 0;
   WordOperation operations_[kMostDeferred];

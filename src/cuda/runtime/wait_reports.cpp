@@ -81,7 +81,7 @@ void WaitReports::forget(void* stream) {
   (void)take_slots(stream, Status::error(PERSEID_PEER_LOST, "known"));
 }
 
-// What was observed takes the place of all reports.
+// A failure in `observed` replaces the reports of the stream.
 Status WaitReports::take_slots(void* stream, const Status& observed) {
   const std::lock_guard lock(mutex_);
   const size_t drawn = next_ < kSlots ? next_ : kSlots;

@@ -10,8 +10,8 @@
 // first, so that the multiprocessors end at about the same time. The shortest tiles of stage 0 come
 // last, of all groups, while gradients leave.
 //
-// How many of stage 0 come first, list scheduling decides: in its time of a launch a block takes as
-// long as it has steps, and waits for its keys.
+// List scheduling decides how many tiles of stage 0 come first: it simulates the launch, in which a
+// block waits for its keys and then takes time in proportion to its steps.
 #pragma once
 
 #include <cstdint>

@@ -21,7 +21,7 @@ constexpr Tile kTiles[] = {
 // Waves of tiles from which on pairs of blocks are faster (2048^3: 0.93 of cuBLAS in pairs, 0.98
 // without; 8192^3: 1.02 in pairs, 1.01 without), and what the other choice costs.
 constexpr int64_t kWavesOfPairs = 3;
-// Where operands arrive: blocks alone take tiles as they come to them, pairs do not.
+// The same where operands arrive: only blocks without a cluster have the dynamic tile schedule.
 constexpr int64_t kWavesOfArrivingPairs = 8;
 constexpr double kShortPairs = 1.05, kLongSingles = 1.01;
 // The most columns of which registers hold the sums of several leaves.

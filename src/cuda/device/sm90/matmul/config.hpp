@@ -115,7 +115,7 @@ struct Sm90MatmulConfig {
     return deferred_parts && leaves == 4 ? rows() * columns * 4 : 0;
   }
 
-  // Blocks take tiles one after the other (scheduler.hpp).
+  // The kernel has the dynamic tile schedule (scheduler.hpp).
   constexpr bool takes_tiles() const { return async && cluster == 1 && parts == 0; }
 
   // What one load of b brings: a block's part, for all blocks of the cluster.

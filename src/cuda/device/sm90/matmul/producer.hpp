@@ -10,7 +10,8 @@ namespace perseid::internal::cuda {
 template <Sm90MatmulConfig C>
 class MatmulProducer {
   using Shared = MatmulShared<C>;
-  // Steps of a tile that are not loaded yet when the scheduler takes the next one: some 3.5 us.
+  // Dynamic schedule: the scheduler takes the next tile so many steps before the last load, which
+  // is about 3.5 us, enough for an atomic operation and the search for the tile.
   static constexpr int kStepsAhead = 1536 / C.columns;
 
  public:

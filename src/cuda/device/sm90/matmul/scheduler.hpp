@@ -3,10 +3,11 @@
 // The scheduler of matmul (matmul.hpp): one thread finds the tiles of its block, announces them,
 // and waits for the chunks of the operands that they need.
 //
-// Tiles are dealt out in turn, and the scheduler runs some of them ahead, so that neither delays
-// the producer. Where operands arrive in chunks, a block may have waited for its first tile while
-// others computed theirs: then each takes the next tile that nobody has, when its producer is about
-// to issue the last loads of the one before (blocks in pairs do not).
+// The schedule is static where all operands are present: a cluster computes every `clusters`-th
+// tile, and the scheduler runs some tiles ahead, so that it never delays the producer. Where
+// operands arrive in chunks, a block that waits for its first tile would end late under a static
+// schedule. There blocks without a cluster use a dynamic one: a block takes the next tile from a
+// counter in the workspace shortly before its producer issues the last loads of the current tile.
 #pragma once
 
 #include "cuda/device/ptx/dependency.hpp"
@@ -80,14 +81,14 @@ __device__ __forceinline__ MatmulTilePosition first_tile(const Sm90MatmulArgumen
   return position_of<C>(tile, unit);
 }
 
-// What a warp knows of the tiles that its block takes.
+// The dynamic schedule, as the scheduler's warp sees it.
 template <Sm90MatmulConfig C>
 class MatmulTakenTiles {
  public:
   __device__ __forceinline__ MatmulTakenTiles(const Sm90MatmulArguments& arguments,
                                               const MatmulShared<C>& shared)
       : arguments_(arguments), wants_tile_(shared.wants_tile()) {}
-  // The next one, when the producer wants it: blocks begin with one each.
+  // Waits until the producer wants a tile, then takes the next one. Tile i is the first of block i.
   __device__ __forceinline__ int take() {
     int number = 0;
     if (threadIdx.x % 32 == 0) {
@@ -105,9 +106,9 @@ class MatmulTakenTiles {
   uint32_t parity_ = 0;
 };
 
-// Every `clusters`-th unit of the order, from the number of the block's cluster on, or those that
-// the block takes. One thread; where operands arrive in chunks, a warp, whose lanes poll signals at
-// the same time. `first_position`: of the first tile, without chunks.
+// Static: every `clusters`-th unit of the order, from the number of the block's cluster on.
+// Dynamic: those that the block takes. One thread; where operands arrive in chunks, a warp, whose
+// lanes poll signals at the same time. `first_position`: of the first tile, without chunks.
 template <Sm90MatmulConfig C>
 __device__ __forceinline__ void schedule_tiles(const Sm90MatmulArguments& arguments,
                                                const MatmulTilePosition& first_position,

@@ -100,7 +100,7 @@ struct MatmulShared {
     return base + kParts + 8 * consumer;
   }
 
-  // A phase for each tile: its loads are nearly done.
+  // Dynamic schedule: the producer arrives once for each tile, shortly before its last loads.
   __device__ __forceinline__ uint32_t wants_tile() const { return base + kParts; }
 
   // By one thread, before a barrier of the cluster.
