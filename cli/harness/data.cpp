@@ -140,13 +140,15 @@ double huge_value(Op op, std::string_view name, DType dtype) {
 // One element in 16 becomes the largest or the smallest number, a zero of either sign or a
 // subnormal one; or, in every second problem, up to three in a tensor become NaN or infinite. They
 // may lie anywhere, hidden or seen. Not both at once in attention: a weight that is 0 in float32
-// and 1e-300 in float64 makes NaN of infinity in the one and infinity in the other.
+// and 1e-300 in float64 makes NaN of infinity in the one and infinity in the other. Nor subnormal
+// and infinite numbers of bf16 in matmul, where products may take the first for zeros.
 void make_special(const Problem& problem, std::string_view name, const Tensor& tensor,
                   uint64_t seed) {
   const DType dtype = tensor.dtype();
   const bool attention = problem.op == Op::kAttention;
   const bool nonfinite = random_bits(problem.data_seed, 4) % 2 == 0;
-  const double least = smallest_step(dtype);
+  const bool flushes = nonfinite && problem.op == Op::kMatmul && dtype == bf16;
+  const double least = flushes ? 0x1p-126 : smallest_step(dtype);
   const double most = attention && nonfinite ? 1 : huge_value(problem.op, name, dtype);
   const double finite[] = {most, -most, least, -least, 100 * least, -0.0, 0.0};
   const double bad[] = {std::nan(""), std::numeric_limits<double>::infinity(),

@@ -197,6 +197,9 @@ void attention(TwoDice& dice, Problem& p) {
   if (shared.one_in(8)) p.num_splits = own.between(1, 5);
   const Shape scores = {p.batch, p.heads, p.longest_q(), p.longest_kv()};
   if (shared.one_in(4)) p.bias = broadcast(own, scores);
+  // An entry 1 of the plan's bias is 1 in an execution of no rows, too.
+  if (!p.bias.empty() && p.max_q_len == 1) p.bias[2] = 1;
+  if (!p.bias.empty() && p.max_kv_len == 1) p.bias[3] = 1;
   if (!p.bias.empty() && p.type() != f64 && shared.one_in(3)) p.bias_dtype.value = PERSEID_F32;
   if (shared.one_in(4)) p.visible = broadcast(own, scores);
   if (own.one_in(3)) p.scale = own.pick({0.3, 1.0, dice.gpu && !own.one_in(8) ? 0.05 : -0.5});

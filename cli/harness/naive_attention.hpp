@@ -179,6 +179,8 @@ class NaiveAttention {
       // In f32 a weight may be off by 2^-40 of the row's largest, even where that one is dropped
       // (docs/reference/numerics.md).
       const double smallest = p_.type() == f32 ? 0x1p-16 : 0;
+      // Products of bf16 may drop weights below 2^-126, which is 2^-104 roundings of a sum of 1.
+      const double flushed = p_.type() == bf16 ? 0x1p-104 : 0;
       // As in the contract, a row whose keys all have the score -inf sees nothing.
       A sum = 0;
       for (A each : scores) sum += any ? std::exp(each - largest) : 0;
@@ -187,6 +189,7 @@ class NaiveAttention {
         probability_[score(i, j)] = probability;
         magnitude_[score(i, j)] = probability * (1 + reach + sum_unit * static_cast<double>(count));
         if (probability == 0) continue;
+        magnitude_[score(i, j)] += flushed;
         const double weight = rounded(probability * static_cast<A>(kept(b, h, i, j)));
         const double bound =
             magnitude_[score(i, j)] * std::max(kept(b, h, i, j), smallest * rescale_);
