@@ -112,17 +112,23 @@ sanitize() {
 }
 
 step info "$perseid" info --device cuda:0
-# One of the tests of the api takes all of a GPU's memory.
-step runtime_test alone "$build/tests/gpu_runtime_test"
-for test in api attention_api gpt; do
-  step "${test}_test" alone "$build/tests/gpu_${test}_test"
-done
-for test in sm90_parts launch softmax matmul sm90_matmul async_matmul async_streams attention \
-  attention_backward attention_lengths attention_accumulate hidden_keys; do
-  step "${test}_test" shared "$build/tests/gpu_${test}_test"
-done
-for test in collective context_attention collective_process peer rank_shards; do
-  step "${test}_test" shared "$build/tests/gpu_${test}_test"
+# Some take all of a GPU's memory, or compare it with what it was.
+alone_tests=(gpu_api_test gpu_attention_api_test gpu_gpt_test gpu_runtime_test)
+# These try the kernels that PERSEID_TEST_KERNELS names.
+kernels_tests=(gpu_attention_test gpu_attention_backward_test gpu_float64_attention_test)
+for program in "$build"/tests/gpu_*_test; do
+  name=${program##*/}
+  if [[ " ${alone_tests[*]} " == *" $name "* ]]; then
+    step "${name#gpu_}" alone "$program"
+  elif [[ " ${kernels_tests[*]} " == *" $name "* ]]; then
+    for kernels in sm90 portable float32 reference; do
+      export PERSEID_TEST_KERNELS=$kernels
+      step "${name#gpu_}_$kernels" shared "$program"
+    done
+    unset PERSEID_TEST_KERNELS
+  else
+    step "${name#gpu_}" shared "$program"
+  fi
 done
 step check "$perseid" check --device cuda:0
 step check_collective "$perseid" check collective --device cuda:0
