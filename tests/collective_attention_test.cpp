@@ -295,7 +295,22 @@ TEST(ContextAttention, RefusesWhatDiffersOnAllRanks) {
               if (rank == 2) options.attention.mask = {};
               return options;
             }),
-            "context-attention: causal is 0 on rank 2 and 2 on rank 0; pass the same on all ranks");
+            "context-attention: causal is none on rank 2 and bottom-right on rank 0; pass the same "
+            "on all ranks");
+  EXPECT_EQ(refused([](int32_t rank) {
+              auto options = causal_of(8);
+              if (rank != 1) options.placement = Sharding::kContiguous;
+              return options;
+            }),
+            "context-attention: placement is zigzag on rank 1 and contiguous on rank 0; pass the "
+            "same on all ranks");
+  EXPECT_EQ(refused([](int32_t rank) {
+              auto options = causal_of(8);
+              if (rank != 2) options.attention.gradients = PERSEID_GRAD_QUERY | PERSEID_GRAD_VALUE;
+              return options;
+            }),
+            "context-attention: gradients is key and value on rank 2 and value on rank 0; pass the "
+            "same on all ranks");
   EXPECT_EQ(refused([](int32_t rank) { return causal_of(rank == 1 ? 7 : 8); }),
             "rank 1: context-attention: attention.q_len is 7, expected an even number, as a rank "
             "holds two equal pieces of a sequence; pad it, or use PERSEID_CONTIGUOUS");

@@ -42,7 +42,7 @@ TEST(Float8, IsRefusedOnAllRanksWithOneSentence) {
   const DType f8 = perseid::f8e4m3;
   const auto invalid = PERSEID_INVALID_ARGUMENT;
   // What ranks say differs.
-  expect_refused("all-gather-matmul: scaling is 1 on rank 2 and 2 on rank 0", invalid,
+  expect_refused("all-gather-matmul: scaling is tensor on rank 2 and row on rank 0", invalid,
                  [&](const Group& group) {
                    gather(group, {.dtype = f8,
                                   .scaling = group.rank() == 2 ? Scaling::kTensor : Scaling::kRow});
@@ -50,16 +50,17 @@ TEST(Float8, IsRefusedOnAllRanksWithOneSentence) {
   expect_refused("sharded_scales is 1 on rank 1 and 0 on rank 0", invalid, [&](const Group& group) {
     gather(group, {.dtype = f8, .scaling = Scaling::kRow, .sharded_scales = group.rank() == 1});
   });
-  expect_refused("b_dtype is 6 on rank 1 and 5 on rank 0", invalid, [&](const Group& group) {
-    gather(group, {.dtype = f8, .b_dtype = group.rank() == 1 ? perseid::f8e5m2 : DType::kNone});
-  });
-  expect_refused("matmul-reduce-scatter: accumulation is 1 on rank 1 and 0 on rank 0", invalid,
-                 [&](const Group& group) {
+  expect_refused(
+      "b_dtype is f8e5m2 on rank 1 and f8e4m3 on rank 0", invalid, [&](const Group& group) {
+        gather(group, {.dtype = f8, .b_dtype = group.rank() == 1 ? perseid::f8e5m2 : DType::kNone});
+      });
+  expect_refused("matmul-reduce-scatter: accumulation is fast on rank 1 and promoted on rank 0",
+                 invalid, [&](const Group& group) {
                    reduce(group, {.dtype = f8,
                                   .accumulation = group.rank() == 1 ? Accumulation::kFast
                                                                     : Accumulation::kPromoted});
                  });
-  expect_refused("scaling is 2 on rank 1 and 0 on rank 0", invalid, [&](const Group& group) {
+  expect_refused("scaling is row on rank 1 and none on rank 0", invalid, [&](const Group& group) {
     reduce(group, {.dtype = f8, .scaling = group.rank() == 1 ? Scaling::kRow : Scaling::kNone});
   });
   // What no rank may say.

@@ -441,20 +441,49 @@ TEST(Plans, AreRefusedOnAllRanksWithOneSentence) {
     const MatmulReduce right(context, group, {.m = 4, .n = 3, .k = 2});
   });
   expect_all("rank 1: matmul-reduce-scatter: m is -4");
-  on_threads(3, [&](const Group& group) {
-    const auto rank = static_cast<size_t>(group.rank());
-    ends[rank] = ended([&] {
-      if (rank == 1) {
-        MatmulReduce(context, group, {.all_reduce = true, .m = 4, .n = 3, .k = 2});
-      } else {
-        MatmulReduce(context, group, {.m = 4, .n = 3, .k = 2});
-      }
+  // Values by their names.
+  const auto reduces = [&](const Group& group, perseid::MatmulReduceOptions options) {
+    options.m = options.n = options.k = 4;
+    MatmulReduce(context, group, options);
+  };
+  const auto expect_reduces = [&](const std::string& part, const auto& options_of) {
+    on_threads(3, [&](const Group& group) {
+      const auto rank = static_cast<size_t>(group.rank());
+      ends[rank] = ended([&] { reduces(group, options_of(group.rank())); });
     });
+    expect_all("matmul-reduce-scatter: " + part + "; pass the same on all ranks");
+  };
+  using Options = perseid::MatmulReduceOptions;
+  expect_reduces("dtype is f64 on rank 1 and bf16 on rank 0", [](int32_t rank) {
+    return Options{.dtype = rank == 0 ? perseid::bf16 : perseid::f64};
   });
-  for (const Ended& end : ends) EXPECT_EQ(end.status, PERSEID_INVALID_ARGUMENT);
-  EXPECT_NE(ends[0].sentence.find("rank 1 makes another plan (matmul-all-reduce)"),
-            std::string::npos)
-      << ends[0].sentence;
+  expect_reduces("out_dtype is f32 on rank 2 and bf16 on rank 0", [](int32_t rank) {
+    return Options{.dtype = perseid::bf16, .out_dtype = rank == 2 ? perseid::f32 : perseid::bf16};
+  });
+  expect_reduces("reduction is average on rank 1 and sum on rank 0", [](int32_t rank) {
+    return Options{.reduction =
+                       rank == 1 ? perseid::Reduction::kAverage : perseid::Reduction::kSum};
+  });
+  expect_reduces("scatter_dim is m on rank 1 and n on rank 0", [](int32_t rank) {
+    return Options{.scatter_dim = rank == 0 ? perseid::ChunkDim::kN : perseid::ChunkDim::kM};
+  });
+  // Another operation on one rank, also the first and one with other terms.
+  for (const size_t other : {0, 1, 2})
+    for (const bool gathers : {false, true}) {
+      on_threads(3, [&](const Group& group) {
+        const auto rank = static_cast<size_t>(group.rank());
+        ends[rank] = ended([&] {
+          if (rank != other) return reduces(group, {});
+          if (!gathers) return reduces(group, {.all_reduce = true});
+          AllGatherMatmul(context, group, {.m = 4, .k = 4, .products = {{.n = 3}}});
+        });
+      });
+      const std::string odd = gathers ? "all-gather-matmul" : "matmul-all-reduce",
+                        usual = "matmul-reduce-scatter";
+      expect_all("rank " + std::to_string(other == 0 ? 1 : other) + " makes a plan of " +
+                 (other == 0 ? usual : odd) + ", rank 0 of " + (other == 0 ? odd : usual) +
+                 "; make the same plans in the same order on all ranks");
+    }
   on_threads(3, [&](const Group& group) {
     const auto rank = static_cast<size_t>(group.rank());
     ends[rank] = ended([&] {

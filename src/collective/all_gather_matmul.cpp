@@ -57,9 +57,9 @@ Status AllGatherMatmulPlan::make(op::DevicePointer device, GroupPointer group,
   made->read_scales(reader, desc);
 
   Terms terms;
-  terms.equal("type of the context's device", device->dl_device().device_type)
-      .equal("dtype", desc.dtype)
-      .equal("gather_dim", made->along_k_ ? PERSEID_CHUNK_K : PERSEID_CHUNK_M)
+  add_device(*device, &terms);
+  terms.equal("dtype", made->shards_.dtype)
+      .equal("gather_dim", made->along_k_, {"m", "k"})
       .equal("canonical", desc.canonical)
       .equal("batch", made->batch_)
       .equal("chunks", desc.chunks)

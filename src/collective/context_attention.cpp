@@ -109,18 +109,18 @@ Status ContextAttentionPlan::read(const perseid_context_attention_desc& desc,
   accumulate_value_ = (given.accumulate & PERSEID_GRAD_VALUE) != 0;
 
   Terms terms;
-  terms.equal("type of the context's device", device().dl_device().device_type)
-      .equal("placement", desc.placement)
+  add_device(device(), &terms);
+  terms.equal("placement", desc.placement, {"contiguous", "zigzag"})
       .equal("canonical", desc.canonical)
       .equal("chunks", chunks)
-      .equal("dtype", given.dtype)
-      .equal("layout", given.layout)
+      .equal("dtype", dtype_)
+      .equal("layout", given.layout, {"bshd", "bhsd"})
       .equal("batch", batch_)
       .equal("heads", given.heads)
       .equal("kv_heads", kv_heads_)
       .equal("head_dim", head_dim_)
       .equal("value_dim", value_dim_)
-      .equal("causal", given.causal)
+      .equal("causal", given.causal, {"none", "top-left", "bottom-right"})
       .equal("window", given.window)
       .equal("window_left", given.window_left)
       .equal("window_right", given.window_right)
@@ -128,7 +128,8 @@ Status ContextAttentionPlan::read(const perseid_context_attention_desc& desc,
       .equal("dropout in 1/256", dropout_threshold(given.dropout))
       .equal("ragged", given.ragged)
       .equal("kv_lens", given.kv_lens)
-      .equal("gradients of key and value", gradients_wanted_);
+      .equal("gradients", gradients_wanted_ / PERSEID_GRAD_KEY,
+             {"none of key and value", "key", "value", "key and value"});
   const Transport& transport = transport_of(device(), *group_);
   by_heads_ = &transport == &kCopyEngines || &transport == &kNccl;
   if (device().gpu != nullptr) spared_ = NcclLinks::multiprocessors(*group_);

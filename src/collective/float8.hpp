@@ -31,9 +31,9 @@ inline void refuse_float8_result(op::DescriptorReader& reader, const std::string
 
 template <class Descriptor>
 void add_float8_terms(const Descriptor& desc, Terms* terms) {
-  terms->equal("b_dtype", desc.b_dtype == 0 ? desc.dtype : desc.b_dtype)
-      .equal("scaling", desc.scaling)
-      .equal("accumulation", desc.accumulation);
+  terms->equal("b_dtype", static_cast<DType>(desc.b_dtype == 0 ? desc.dtype : desc.b_dtype))
+      .equal("scaling", desc.scaling, {"none", "tensor", "row", "block"})
+      .equal("accumulation", desc.accumulation, {"promoted", "fast"});
 }
 
 template <class Descriptor>

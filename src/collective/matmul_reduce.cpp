@@ -61,11 +61,11 @@ Status MatmulReducePlan::make(op::DevicePointer device, GroupPointer group,
   read_rank_plan(reader, desc);
 
   Terms terms;
-  terms.equal("type of the context's device", device->dl_device().device_type)
-      .equal("dtype", desc.dtype)
-      .equal("out_dtype", static_cast<int64_t>(made->out_dtype_))
-      .equal("scatter_dim", made->along_n_ ? PERSEID_CHUNK_N : PERSEID_CHUNK_M)
-      .equal("reduction", desc.reduction)
+  add_device(*device, &terms);
+  terms.equal("dtype", made->dtype_)
+      .equal("out_dtype", made->out_dtype_)
+      .equal("scatter_dim", made->along_n_, {"m", "n"})
+      .equal("reduction", desc.reduction, {"sum", "average"})
       .equal("bias", desc.bias)
       .equal("canonical", desc.canonical)
       .equal("batch", made->batch_)

@@ -2,12 +2,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "collective/plan.hpp"
 
-#include <cstring>
+#include <algorithm>
 
 #include "cuda/runtime/copy_queue.hpp"
 
 namespace perseid::internal::collective {
 namespace {
+
+// Names of operations, of terms and of their values.
+constexpr size_t kLongestWord = 64;
 
 uint8_t code_of(DType dtype) {
   switch (dtype) {
@@ -43,39 +46,70 @@ DLTensor as_dl(Tensor* view, DLDevice device) {
           .byte_offset = 0};
 }
 
-Status Terms::agree(Group& group, const Operation& operation, const Status& mine) {
+std::string Terms::encode(const Plan& plan) {
   Writer writer;
-  writer.text(operation.name);
-  for (const Term& term : terms_) writer.text(term.name).number(static_cast<uint64_t>(term.value));
-  std::vector<std::string> all;
-  if (Status status = group.exchange(operation, mine, writer.take(), &all); !status.ok())
-    return status;
-  for (size_t rank = 0; rank < all.size(); ++rank) {
-    Reader reader(all[rank]);
-    const std::string name(reader.text(64));
-    bool same = name == operation.name;
-    std::vector<int64_t> values;
-    for (const Term& term : terms_) {
-      same = same && reader.text(64) == term.name;
-      values.push_back(static_cast<int64_t>(reader.number()));
-    }
-    if (!same || !reader.complete())
-      return Status::error(PERSEID_INVALID_ARGUMENT, "rank ", rank, " makes another plan (", name,
-                           ") than rank 0; make the same plans in the same order on all ranks");
-    said_.push_back(std::move(values));
+  writer.text(plan.operation).number(plan.terms.size());
+  for (const Term& term : plan.terms)
+    writer.text(term.name)
+        .number(static_cast<uint64_t>(term.value))
+        .number(term.equal ? 1 : 0, 1)
+        .text(term.said);
+  return writer.take();
+}
+
+// What is no plan, but the message of another call, has no terms.
+Terms::Plan Terms::decode(const std::string& message) {
+  Reader reader(message);
+  Plan plan;
+  plan.operation = reader.text(kLongestWord);
+  const uint64_t count = reader.number();
+  while (reader.ok() && plan.terms.size() < count) {
+    Term term;
+    term.name = reader.text(kLongestWord);
+    term.value = static_cast<int64_t>(reader.number());
+    term.equal = reader.number(1) == 1;
+    term.said = reader.text(kLongestWord);
+    plan.terms.push_back(std::move(term));
   }
-  for (size_t rank = 1; rank < said_.size(); ++rank)
-    for (size_t t = 0; t < terms_.size(); ++t)
-      if (terms_[t].equal && said_[rank][t] != said_[0][t])
-        return Status::error(PERSEID_INVALID_ARGUMENT, operation.name, ": ", terms_[t].name, " is ",
-                             said_[rank][t], " on rank ", rank, " and ", said_[0][t],
-                             " on rank 0; pass the same on all ranks");
+  return reader.complete() ? plan : Plan{"something else", {}};
+}
+
+Status Terms::compare(size_t rank, const Plan& its, const Plan& first) {
+  constexpr const char* kAdvice = "; make the same plans in the same order on all ranks";
+  if (its.operation != first.operation)
+    return Status::error(PERSEID_INVALID_ARGUMENT, "rank ", rank, " makes a plan of ",
+                         its.operation, ", rank 0 of ", first.operation, kAdvice);
+  for (size_t t = 0; t < min(its.terms.size(), first.terms.size()); ++t) {
+    const Term &term = its.terms[t], &wanted = first.terms[t];
+    if (term.name != wanted.name) break;
+    if ((term.equal || wanted.equal) && term.value != wanted.value)
+      return Status::error(PERSEID_INVALID_ARGUMENT, its.operation, ": ", term.name, " is ",
+                           term.said, " on rank ", rank, " and ", wanted.said,
+                           " on rank 0; pass the same on all ranks");
+  }
+  const auto same_name = [](const Term& a, const Term& b) { return a.name == b.name; };
+  if (std::equal(its.terms.begin(), its.terms.end(), first.terms.begin(), first.terms.end(),
+                 same_name))
+    return {};
+  return Status::error(PERSEID_INVALID_ARGUMENT, "rank ", rank, " makes another plan of ",
+                       its.operation, " than rank 0", kAdvice);
+}
+
+// Every rank compares all with rank 0, so that all return the same.
+Status Terms::agree(Group& group, const Operation& operation, const Status& mine) {
+  std::vector<std::string> all;
+  if (Status status = group.exchange(operation, mine, encode({operation.name, terms_}), &all);
+      !status.ok())
+    return status;
+  for (const std::string& message : all) plans_.push_back(decode(message));
+  for (size_t rank = 1; rank < plans_.size(); ++rank)
+    if (Status status = compare(rank, plans_[rank], plans_[0]); !status.ok()) return status;
   return {};
 }
 
 int64_t Terms::of(int32_t rank, const char* name) const {
-  for (size_t t = 0; t < terms_.size(); ++t)
-    if (std::strcmp(terms_[t].name, name) == 0) return said_[static_cast<size_t>(rank)][t];
+  for (const Term& term : plans_[static_cast<size_t>(rank)].terms)
+    if (term.name == name) return term.value;
   return 0;
 }
 

@@ -25,9 +25,19 @@ DLTensor as_dl(Tensor* view, DLDevice device);
 // The values that ranks must agree on, and those that they tell one another, by name.
 class Terms {
  public:
-  // Equal on all ranks.
-  Terms& equal(const char* name, int64_t value) { return add(name, value, true); }
-  Terms& own(const char* name, int64_t value) { return add(name, value, false); }
+  // Equal on all ranks. `said`: how a sentence calls the value, if not by its number.
+  Terms& equal(const char* name, int64_t value, std::string said = "") {
+    return add(name, value, true, std::move(said));
+  }
+  Terms& equal(const char* name, DType dtype) {
+    return equal(name, static_cast<int64_t>(dtype), internal::name_of(dtype));
+  }
+  // An enumerator: names[value].
+  Terms& equal(const char* name, int64_t value, std::initializer_list<const char*> names) {
+    const auto n = static_cast<size_t>(value);
+    return equal(name, value, n < names.size() ? names.begin()[n] : "");
+  }
+  Terms& own(const char* name, int64_t value) { return add(name, value, false, ""); }
 
   // Exchanges them, with what this rank has found wrong by itself. One sentence for all ranks.
   Status agree(Group& group, const Operation& operation, const Status& mine);
@@ -36,18 +46,32 @@ class Terms {
 
  private:
   struct Term {
-    const char* name;
+    std::string name;
     int64_t value;
     bool equal;
+    std::string said;
   };
-  Terms& add(const char* name, int64_t value, bool equal) {
-    terms_.push_back({name, value, equal});
+  // What a rank has said.
+  struct Plan {
+    std::string operation;
+    std::vector<Term> terms;
+  };
+  Terms& add(const char* name, int64_t value, bool equal, std::string said) {
+    terms_.push_back({name, value, equal, said.empty() ? std::to_string(value) : std::move(said)});
     return *this;
   }
+  static std::string encode(const Plan& plan);
+  static Plan decode(const std::string& message);
+  static Status compare(size_t rank, const Plan& its, const Plan& first);
 
   std::vector<Term> terms_;
-  std::vector<std::vector<int64_t>> said_;  // by rank
+  std::vector<Plan> plans_;  // by rank
 };
+
+inline void add_device(const dispatch::Device& device, Terms* terms) {
+  const bool gpu = device.gpu != nullptr;
+  terms->equal("the context's device", gpu, {"a CPU", "a GPU"});
+}
 
 // What descriptors of plans over ranks have in common.
 template <class Descriptor>
