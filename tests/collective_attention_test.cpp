@@ -88,6 +88,39 @@ TEST(ContextAttention, MasksAndPlacements) {
                             .kv_len = 50 * 2 * ranks});
 }
 
+// Also where ranks are more than cores.
+TEST(ContextAttention, OfFiveAndSevenRanks) {
+  for (const int32_t ranks : {5, 7}) {
+    expect_as_one_rank({.ranks = ranks, .q_len = 10 * 2 * ranks, .kv_len = 14 * 2 * ranks});
+    expect_as_one_rank({.ranks = ranks, .dropout = 0.2, .lengths = {2 * ranks, 0, 8 * ranks}});
+  }
+  expect_as_one_rank({.ranks = 5,
+                      .placement = Sharding::kContiguous,
+                      .mask = perseid::causal_bottom_right() & perseid::window(30, -1),
+                      .q_len = 100,
+                      .kv_len = 100,
+                      .shards = {9, 41, 0, 30, 20},
+                      .chunks = 2});
+}
+
+TEST(SweepContextAttention, OfFiveAndSevenRanks) {
+  for (const int32_t ranks : {5, 7})
+    for (const DType dtype : {perseid::bf16, perseid::f64})
+      for (const Sharding placement : {Sharding::kContiguous, Sharding::kZigzag})
+        for (const Mask& mask : {Mask{}, perseid::causal_bottom_right(),
+                                 perseid::causal_bottom_right() & perseid::window(100, -1)})
+          expect_as_one_rank({.ranks = ranks,
+                              .dtype = dtype,
+                              .placement = placement,
+                              .mask = mask,
+                              .batch = 2,
+                              .heads = 4,
+                              .kv_heads = 2,
+                              .q_len = 72 * 2 * ranks,
+                              .kv_len = 72 * 2 * ranks,
+                              .chunks = 2});
+}
+
 // Groups of rows that hold the end of one piece and the beginning of the other, with keys between
 // that neither sees.
 TEST(ContextAttention, WindowsOfBothPieces) {

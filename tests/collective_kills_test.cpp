@@ -21,20 +21,22 @@ using namespace collective_tools;
 
 class Kills : public Processes {
  protected:
-  // Kills a rank at a random moment of endless work.
+  // Kills a rank at a random moment of endless work, which of two seeds for two is attention.
   void kill_one(int32_t size, uint64_t seed, double within) {
-    SCOPED_TRACE(testing::Message() << size << " ranks, seed " << seed);
+    const bool attention = seed / 2 % 2 == 1;
+    SCOPED_TRACE(testing::Message()
+                 << size << " ranks, seed " << seed << (attention ? ", attention" : ""));
     renew();
     std::mt19937_64 engine(seed);
     const auto victim = static_cast<int32_t>(engine() % static_cast<uint64_t>(size));
     start(size, [&](int32_t rank) {
       const Group group(place(rank, size));
       const Context context = Context::cpu(1);
-      Work work(context, group);
-      bool right = work.once();
+      const std::unique_ptr<Work> work = make_work(attention, context, group);
+      bool right = work->once();
       ++board_->ready;
       const Ended end = ended([&] {
-        for (;;) right = work.once() && right;
+        for (;;) right = work->once() && right;
       });
       Board::Rank& mine = board_->ranks[rank];
       mine.seconds = since(board_->killed_at);
@@ -43,8 +45,8 @@ class Kills : public Processes {
       mine.named = group.info().failed_rank;
       const int64_t then = now();
       const Group survivors = group.shrink(10s);
-      Work again(context, survivors);
-      right = again.once() && survivors.size() == size - 1 && right;
+      const std::unique_ptr<Work> again = make_work(attention, context, survivors);
+      right = again->once() && survivors.size() == size - 1 && right;
       mine.seconds_on = since(then);
       survivors.barrier();
       return right;
@@ -104,14 +106,14 @@ TEST_F(Kills, AReplacementTakesTheRank) {
       double all[3] = {};
       group.all_gather(Tensor(&mine, perseid::f64, {1}), Tensor(all, perseid::f64, {3}));
       const Context context = Context::cpu(1);
-      Work work(context, group);
+      Products work(context, group);
       return work.once() && *std::max_element(all, all + 3) == 7;
     };
     start(3, [&](int32_t rank) {
       {
         const Group group(place(rank, 3));
         const Context context = Context::cpu(1);
-        Work work(context, group);
+        Products work(context, group);
         ++board_->ready;
         const Ended end = ended([&] {
           for (;;) work.once();
@@ -135,11 +137,15 @@ TEST_F(Kills, AStoppedRankIsGivenUp) {
   start(3, [&](int32_t rank) {
     const Group group(place(rank, 3));
     const Context context = Context::cpu(1);
-    Work work(context, group);
-    bool right = work.once();
+    Products products(context, group);
+    Attending attending(context, group);
+    const auto once = [&](std::chrono::nanoseconds deadline) {
+      return products.once(deadline) && attending.once(deadline);
+    };
+    bool right = once(20s);
     ++board_->ready;
     const Ended end = ended([&] {
-      for (;;) right = work.once(1500ms) && right;
+      for (;;) right = once(1500ms) && right;
     });
     right = right && end.status == PERSEID_TIMEOUT && group.info().failed_rank == 2;
     if (!right) fprintf(stderr, "rank %d: %s\n", rank, end.sentence.c_str());
@@ -150,7 +156,7 @@ TEST_F(Kills, AStoppedRankIsGivenUp) {
       return right && late.status == PERSEID_PEER_LOST;
     }
     const Group survivors = group.shrink(1s);
-    Work again(context, survivors);
+    Products again(context, survivors);
     ++board_->ready;
     // While the stopped one goes on.
     for (int i = 0; i < 50; ++i) {
@@ -214,7 +220,7 @@ TEST_F(Hosts, ComputeTogether) {
   start(3, [&](int32_t rank) {
     const Group group(place(rank, 3));
     const Context context = Context::cpu(1);
-    Work work(context, group);
+    Products work(context, group);
     bool right = true;
     for (int i = 0; i < 50; ++i) right = work.once() && right;
     const AllGatherMatmul plan(context, group, {.m = 1, .k = 1, .products = {{.n = 1}}});
@@ -262,7 +268,7 @@ TEST_F(Hosts, AreLostWithTheirLink) {
   start(3, [&](int32_t rank) {
     const Group group(place(rank, 3));
     const Context context = Context::cpu(1);
-    Work work(context, group);
+    Products work(context, group);
     bool right = work.once();
     ++board_->ready;
     const Ended end = ended([&] {
@@ -273,7 +279,7 @@ TEST_F(Hosts, AreLostWithTheirLink) {
     if (group.info().failed_rank != 1) fprintf(stderr, "rank %d: %s\n", rank, end.sentence.c_str());
     right = right && group.info().failed_rank == 1;
     const Group survivors = group.shrink(2s);
-    return Work(context, survivors).once() && right && survivors.size() == 2;
+    return Products(context, survivors).once() && right && survivors.size() == 2;
   });
   while (board_->ready < 3) usleep(100);
   board_->killed_at = now();

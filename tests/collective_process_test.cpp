@@ -32,7 +32,7 @@ TEST_F(Processes, ComputeTogether) {
       const Group group(place(rank, size));
       const double opened = since(start_at);
       const Context context = Context::cpu(1);
-      Work work(context, group);
+      Products work(context, group);
       bool right = true;
       for (int i = 0; i < 50; ++i) right = work.once() && right;
       group.barrier();
@@ -65,7 +65,7 @@ TEST_F(Processes, MeetByTcpOfThisHost) {
     options.rendezvous = address;
     const Group group(options);
     const Context context = Context::cpu(1);
-    return Work(context, group).once() && has_tcp() == are_hosts();
+    return Products(context, group).once() && has_tcp() == are_hosts();
   });
   for (const int code : join()) EXPECT_EQ(code, 0);
 }
@@ -147,7 +147,7 @@ TEST_F(Processes, SweepLeaveNothingBehindAfterTwoHundredGroups) {
       options.rendezvous += "." + std::to_string(i);
       {
         const Group group(options);
-        right = Work(context, group).once() && right;
+        right = Products(context, group).once() && right;
         group.barrier();
       }
       if (i > 0) continue;
@@ -176,7 +176,7 @@ TEST_F(Processes, NeedNoRoomInDevShm) {
     std::ofstream("/dev/shm/full") << std::string(8192, 'x');
     const Group group(place(rank, 2));
     const Context context = Context::cpu(1);
-    return Work(context, group).once();
+    return Products(context, group).once();
   });
   for (const int code : join()) EXPECT_EQ(code, 0);
 }
