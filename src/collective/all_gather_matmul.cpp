@@ -35,7 +35,9 @@ Status AllGatherMatmulPlan::make(op::DevicePointer device, GroupPointer group,
                                  std::unique_ptr<const op::Plan>* plan) {
   const Operation operation(kOperation, desc.deadline_ns);
   Group& ranks = *group;
+  std::shared_ptr<Stop> stop = Stop::watch(ranks, &device);
   std::unique_ptr<AllGatherMatmulPlan> made(new AllGatherMatmulPlan(device, std::move(group)));
+  made->stop_ = std::move(stop);
   op::DescriptorReader reader(kOperation);
   made->shards_.dtype = reader.dtype("dtype", desc.dtype, DType::kNone, true);
   made->batch_ = reader.size("batch", desc.batch == 0 ? 1 : desc.batch, 1);
@@ -361,14 +363,17 @@ Status AllGatherMatmulPlan::execute(const perseid_all_gather_matmul_args& args,
   status = transport_->send(operation, sending, parts_, for_next_);
   // The transfer bounds a product in slices, which therefore begins after it.
   if (status.ok() && sliced_ != nullptr) status = transport_->launched(sending);
+  const WatchedWork work(stop_.get(), operation, sending, [this, &sending](uint64_t but_of) {
+    return find_missing(*chunks_, group_->rank(), transport_->signals(), sending.epoch, but_of);
+  });
   if (status.ok()) {
     if (scales_ != nullptr) status = scales_->await(operation, sending);
-    if (status.ok()) status = multiply(operation, args, c, sending, workspace);
+    if (status.ok()) status = multiply(operation, args, c, sending, workspace, work);
     // Whatever this rank's own arguments were, the others have its shard and go on.
     const Status launched = sliced_ == nullptr ? transport_->launched(sending) : Status();
     if (status.ok()) status = launched;
   }
-  if (status.ok() && args.gathered != nullptr) status = give_gathered(gathered, stream);
+  if (status.ok() && args.gathered != nullptr) status = work.ended(give_gathered(gathered, stream));
   Status finished = transport_->finish(sending);
   if (finished.ok() && scales_ != nullptr) finished = scales_->finish(sending);
   if (status.ok()) status = finished;
@@ -399,7 +404,8 @@ Status AllGatherMatmulPlan::give_gathered(const Tensor& gathered, void* stream) 
 
 Status AllGatherMatmulPlan::multiply(const Operation& operation,
                                      const perseid_all_gather_matmul_args& args, const Tensor& c,
-                                     const Sending& sending, const op::Workspace& workspace) const {
+                                     const Sending& sending, const op::Workspace& workspace,
+                                     const WatchedWork& work) const {
   perseid_arrival arrival = transport_->arrival(operation, sending.epoch);
   if (!fused_)
     if (Status status = await_all(operation, sending, arrival); !status.ok()) return status;
@@ -428,6 +434,7 @@ Status AllGatherMatmulPlan::multiply(const Operation& operation,
             ? sliced_->multiply(gathered_, c, inner, arrival, workspace, sending.stream, timers)
             : matmul_of(products_[i].plan).execute_timed(inner, workspace, sending.stream, timers);
     status = end_of_waits(*group_, operation, *chunks_, sending, record, std::move(status));
+    status = work.ended(std::move(status));
     if (!status.ok()) return status;
   }
   return {};

@@ -7,6 +7,7 @@
 #include "collective/fusion.hpp"
 #include "collective/scale_gather.hpp"
 #include "collective/sliced_product.hpp"
+#include "collective/stop.hpp"
 
 namespace perseid::internal::collective {
 
@@ -50,7 +51,8 @@ class AllGatherMatmulPlan final : public op::Plan {
                        int64_t sliced_rows);
   // `c`: of the first product, where it is sliced.
   Status multiply(const Operation& operation, const perseid_all_gather_matmul_args& args,
-                  const Tensor& c, const Sending& sending, const op::Workspace& workspace) const;
+                  const Tensor& c, const Sending& sending, const op::Workspace& workspace,
+                  const WatchedWork& work) const;
   // On a GPU in the order of the stream.
   Status await_all(const Operation& operation, const Sending& sending,
                    const perseid_arrival& arrival) const;
@@ -61,6 +63,7 @@ class AllGatherMatmulPlan final : public op::Plan {
   void describe(const perseid_all_gather_matmul_desc& desc);
 
   GroupPointer group_;
+  std::shared_ptr<Stop> stop_;
   int64_t batch_ = 1, m_ = 0, k_ = 0;  // of this rank's shard
   bool along_k_ = false;
   bool fused_ = false;  // the first product takes chunks

@@ -23,7 +23,9 @@ Status ContextAttentionPlan::make(op::DevicePointer device, GroupPointer group,
   const Operation operation(kOperation, desc.deadline_ns);
   Group& ranks = *group;
   if (Status status = NcclLinks::agree(ranks, operation, device->gpu); !status.ok()) return status;
+  std::shared_ptr<Stop> stop = Stop::watch(ranks, &device);
   std::unique_ptr<ContextAttentionPlan> made(new ContextAttentionPlan(device, std::move(group)));
+  made->stop_ = std::move(stop);
   if (Status status = made->read(desc, operation); !status.ok()) return status;
   if (made->ragged_)
     made->lengths_ =
@@ -295,34 +297,6 @@ ChunkTraffic ContextAttentionPlan::traffic() const {
           .departure = gradients * each + once.chunk};
 }
 
-// What a window or the diagonal hides from all queries of a rank is not sent to it.
-void ContextAttentionPlan::find_readers(const perseid_attention_desc& desc) {
-  const auto count = static_cast<size_t>(chunks_->count());
-  if (ragged_ || kv_lens_) {
-    readers_.assign(count, ~uint64_t{0});
-    return;
-  }
-  readers_.assign(count, 0);
-  AttentionProblem problem;
-  problem.causal = static_cast<Causal>(desc.causal);
-  if (desc.window != 0) {
-    problem.window_left = desc.window_left;
-    problem.window_right = desc.window_right;
-    problem.window_bottom_right = desc.window_bottom_right != 0;
-  }
-  for (int32_t rank = 0; rank < group_->size(); ++rank) {
-    problem.rows = placement_of(rank);
-    const int64_t rows = q_rows_[static_cast<size_t>(rank)], piece = zigzag_ ? rows / 2 : rows;
-    for (int64_t row = 0; row < rows; row += piece) {
-      const int64_t begin = visible_keys(problem, row, rows, shards_.extent()).begin;
-      const int64_t end = visible_keys(problem, row + piece - 1, rows, shards_.extent()).end;
-      for (size_t chunk = 0; chunk < count; ++chunk)
-        if (chunks_->begin[chunk] < end && begin < chunks_->begin[chunk + 1])
-          readers_[chunk] |= uint64_t{1} << rank;
-    }
-  }
-}
-
 // A row's keys are visited in the same order either way, so that the bits are the same.
 void ContextAttentionPlan::choose_fusion(uint32_t wanted) {
   int64_t rows = 0;  // that arrive
@@ -551,7 +525,11 @@ Status ContextAttentionPlan::forward(const perseid_context_attention_forward_arg
   Status status = send(operation, sending, key, value);
   const bool sent = status.ok();
   if (sent && !fused_) status = keys_->launched(sending);
-  if (status.ok()) status = attend(operation, args, sending, workspace);
+  const WatchedWork work(stop_.get(), operation, sending, [this, &sending](uint64_t but_of) {
+    return find_missing(*chunks_, group_->rank(), keys_->signals(), sending.epoch, but_of,
+                        readers_);
+  });
+  if (status.ok()) status = attend(operation, args, sending, workspace, work);
   if (sent && fused_) {
     const Status launched = keys_->launched(sending);
     if (status.ok()) status = launched;
@@ -563,7 +541,8 @@ Status ContextAttentionPlan::forward(const perseid_context_attention_forward_arg
 
 Status ContextAttentionPlan::attend(const Operation& operation,
                                     const perseid_context_attention_forward_args& args,
-                                    const Sending& sending, const op::Workspace& workspace) const {
+                                    const Sending& sending, const op::Workspace& workspace,
+                                    const WatchedWork& work) const {
   perseid_attention_forward_args inner = *args.attention;
   inner.key = &gathered_.key_dl;
   inner.value = &gathered_.value_dl;
@@ -591,9 +570,9 @@ Status ContextAttentionPlan::attend(const Operation& operation,
                              sending.stream);
     status = attention_of(attention_).forward_timed(inner, workspace, sending.stream, timers);
   }
-  return inner.arrival_kv == nullptr
-             ? status
-             : end_of_waits(*group_, operation, *chunks_, sending, record, std::move(status));
+  if (inner.arrival_kv != nullptr)
+    status = end_of_waits(*group_, operation, *chunks_, sending, record, std::move(status));
+  return work.ended(std::move(status));
 }
 
 }  // namespace perseid::internal::collective

@@ -26,6 +26,7 @@
 #include "collective/fusion.hpp"
 #include "collective/partial_gradients.hpp"
 #include "collective/plan.hpp"
+#include "collective/stop.hpp"
 #include "collective/streamed_gradients.hpp"
 #include "cuda/copy_rows.hpp"
 #include "math/attention_problem.hpp"
@@ -105,7 +106,8 @@ class ContextAttentionPlan final : public op::Plan {
               const Tensor& value) const;
   Status await_all(const Operation& operation, const Sending& sending) const;
   Status attend(const Operation& operation, const perseid_context_attention_forward_args& args,
-                const Sending& sending, const op::Workspace& workspace) const;
+                const Sending& sending, const op::Workspace& workspace,
+                const WatchedWork& work) const;
   Status differentiate(const perseid_attention_backward_args& args, const op::Workspace& workspace,
                        void* stream) const;
   Status give_gradients() const;
@@ -124,6 +126,7 @@ class ContextAttentionPlan final : public op::Plan {
                        const Tensor& value) const;
 
   GroupPointer group_;
+  std::shared_ptr<Stop> stop_;
   DType dtype_ = DType::kF32;
   bool rows_first_ = true;  // in memory: bshd
   bool ragged_ = false, kv_lens_ = false;

@@ -47,14 +47,19 @@ Status ContextAttentionPlan::backward(const perseid_context_attention_backward_a
   if (status.ok()) status = keys_->launched(sending);
   if (status.ok()) status = await_all(operation, sending);
   if (status.ok() && gradients_ != nullptr) status = gradients_->start(operation, sending);
+  Sending gradients = sending;
+  gradients.operand = 1;
+  const WatchedWork work(stop_.get(), operation, gradients, [this](uint64_t but_of) {
+    return gradients_ == nullptr ? MissingPart() : gradients_->missing(but_of);
+  });
   // Where this rank's own arguments are refused, the others miss its part.
-  if (status.ok()) status = differentiate(*args.attention, workspace, stream);
+  if (status.ok()) status = work.ended(differentiate(*args.attention, workspace, stream));
   const Status finished = keys_->finish(sending);
   if (status.ok()) status = finished;
   if (!status.ok() || gradients_ == nullptr) return status;
   status = give_gradients();
   if (status.ok()) status = gradients_->share(operation);
-  if (status.ok()) status = sum_gradients(operation, sending, grad_key, grad_value);
+  if (status.ok()) status = work.ended(sum_gradients(operation, sending, grad_key, grad_value));
   const Status read = gradients_->finish();
   return status.ok() ? read : status;
 }

@@ -9,6 +9,34 @@
 
 namespace perseid::internal::collective {
 
+// What a window or the diagonal hides from all queries of a rank is not sent to it.
+void ContextAttentionPlan::find_readers(const perseid_attention_desc& desc) {
+  const auto count = static_cast<size_t>(chunks_->count());
+  if (ragged_ || kv_lens_) {
+    readers_.assign(count, ~uint64_t{0});
+    return;
+  }
+  readers_.assign(count, 0);
+  AttentionProblem problem;
+  problem.causal = static_cast<Causal>(desc.causal);
+  if (desc.window != 0) {
+    problem.window_left = desc.window_left;
+    problem.window_right = desc.window_right;
+    problem.window_bottom_right = desc.window_bottom_right != 0;
+  }
+  for (int32_t rank = 0; rank < group_->size(); ++rank) {
+    problem.rows = placement_of(rank);
+    const int64_t rows = q_rows_[static_cast<size_t>(rank)], piece = zigzag_ ? rows / 2 : rows;
+    for (int64_t row = 0; row < rows; row += piece) {
+      const int64_t begin = visible_keys(problem, row, rows, shards_.extent()).begin;
+      const int64_t end = visible_keys(problem, row + piece - 1, rows, shards_.extent()).end;
+      for (size_t chunk = 0; chunk < count; ++chunk)
+        if (chunks_->begin[chunk] < end && begin < chunks_->begin[chunk + 1])
+          readers_[chunk] |= uint64_t{1} << rank;
+    }
+  }
+}
+
 void ContextAttentionPlan::cut(const Tensor& key, const Tensor& value) const {
   parts_.clear();
   arriving_.clear();

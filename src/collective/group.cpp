@@ -479,6 +479,15 @@ int32_t Group::waited_for(int32_t rank, bool* answers) const {
   return static_cast<int32_t>(words.waits_for - 1);
 }
 
+uint64_t Group::waiting() const {
+  uint64_t ranks = 0;
+  bool answers = true;
+  for_each_other([&](int32_t rank) {
+    if (waited_for(rank, &answers) >= 0) ranks |= uint64_t{1} << rank;
+  });
+  return ranks;
+}
+
 void Group::put(int32_t rank, const std::byte* to, const ByteRows& rows, PutSource source) const {
   SegmentAddress address;
   if (puts_ != nullptr && rows.total() > 0 && locate(to, &address))

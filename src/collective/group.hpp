@@ -109,6 +109,10 @@ class Group {
   Status wait(const Operation& operation, int32_t rank, const uint32_t* word, uint32_t epoch);
   // A wait for `rank` ended at the deadline: gives up on the rank that all wait for in the end.
   Status give_up(const Operation& operation, int32_t rank);
+  // Says that this rank waits until a word of `rank` has reached the epoch, until its next wait.
+  void publish_wait(int32_t rank, const uint32_t* word, uint32_t epoch);
+  // The other ranks that say so, a bit for each.
+  uint64_t waiting() const;
   // Gives up on just this rank.
   void blame(int32_t rank) { fail(Failure::kSilent, rank); }
   // On several hosts, from any thread: how many operations this rank's GPU has begun, and whether
@@ -177,7 +181,6 @@ class Group {
   void take_slab(std::shared_ptr<Segment> slab);
   Status lost(const Operation& operation, Failure failure, int32_t rank,
               const std::string& detail) const;
-  void publish_wait(int32_t rank, const uint32_t* word, uint32_t epoch);
   int32_t waited_for(int32_t rank, bool* answers) const;
   // Of the slab, as PutEngine numbers it.
   SegmentAddress address_of(const uint32_t* word) const;

@@ -39,7 +39,9 @@ Status MatmulReducePlan::make(op::DevicePointer device, GroupPointer group,
                               const perseid_matmul_reduce_desc& desc,
                               std::unique_ptr<const op::Plan>* plan) {
   Group& ranks = *group;
+  std::shared_ptr<Stop> stop = Stop::watch(ranks, &device);
   std::unique_ptr<MatmulReducePlan> made(new MatmulReducePlan(device, std::move(group)));
+  made->stop_ = std::move(stop);
   made->all_ = desc.all_reduce == 1;
   const Operation operation(made->name(), desc.deadline_ns);
   op::DescriptorReader reader(operation.name);
@@ -319,6 +321,10 @@ Status MatmulReducePlan::execute(const perseid_matmul_reduce_args& args,
                         stream);
     status = recorded(*group_, sending, reduce_->start(operation, sending));
   }
+  const WatchedWork work(stop_.get(), operation, sending, [this, &sending](uint64_t but_of) {
+    return find_missing(sending.epoch, but_of);
+  });
+  call.work = &work;
   // Where this rank's own arguments are refused, it has not taken part.
   if (status.ok()) status = multiply(operation, call, sending);
   if (status.ok()) status = reduce_->send(sending);
@@ -331,6 +337,16 @@ Status MatmulReducePlan::execute(const perseid_matmul_reduce_args& args,
   status = reduce_own(operation, call, sending, c);
   const Status finished = reduce_->finish(sending);
   return status.ok() ? finished : status;
+}
+
+// Of the own shard.
+MissingPart MatmulReducePlan::find_missing(uint32_t epoch, uint64_t ranks) const {
+  for (int32_t rank = 0; rank < group_->size(); ++rank) {
+    if (rank == group_->rank() || (ranks >> rank & 1) != 0) continue;
+    if (const MissingPart part = reduce_->missing(rank, group_->rank(), epoch); part.rank >= 0)
+      return part;
+  }
+  return {};
 }
 
 // For products of shards. With a batch, a and b may be one matrix for all its entries.
@@ -385,7 +401,8 @@ Status MatmulReducePlan::multiply(const Operation& operation, const Call& call,
     departure.first_chunk = chunks_->pivot((group_->rank() + 1) % group_->size());
     inner.departure_c = &departure;
   }
-  Status status = matmul_of(product_).execute_timed(inner, call.workspace, sending.stream, timers);
+  Status status = call.work->ended(
+      matmul_of(product_).execute_timed(inner, call.workspace, sending.stream, timers));
   if (fused_) return status;
   for (int64_t chunk = 0; status.ok() && chunk < chunks_->count(); ++chunk)
     status =
@@ -396,11 +413,12 @@ Status MatmulReducePlan::multiply(const Operation& operation, const Call& call,
 Status MatmulReducePlan::reduce_own(const Operation& operation, const Call& call,
                                     const Sending& sending, const Tensor& out) const {
   // The product has summed the others' parts.
-  return call.by_shards ? Status() : reduce_shard(operation, sending, call.bias, out);
+  return call.by_shards ? Status() : reduce_shard(operation, call, sending, out);
 }
 
-Status MatmulReducePlan::reduce_shard(const Operation& operation, const Sending& sending,
-                                      const Tensor& bias, const Tensor& out) const {
+Status MatmulReducePlan::reduce_shard(const Operation& operation, const Call& call,
+                                      const Sending& sending, const Tensor& out) const {
+  const Tensor& bias = call.bias;
   // On a GPU the kernel that sums them waits.
   OverlapReport* waiting = device().gpu == nullptr ? report_.get() : nullptr;
   for (int32_t rank = 0; rank < group_->size(); ++rank) {
@@ -446,7 +464,7 @@ Status MatmulReducePlan::reduce_shard(const Operation& operation, const Sending&
               .count = columns});
     }
   });
-  return {};
+  return call.work->ended({});
 }
 
 Status MatmulReducePlan::reduce_on_gpu(const Operation& operation, const Sending& sending,
@@ -537,6 +555,7 @@ Status MatmulReducePlan::all_reduce(const Operation& operation, const Call& call
       copy(*device().executor, shard(result, rank), shard(c, rank));
     }
   }
+  status = call.work->ended(std::move(status));
   const Status given = gather_->finish(sending);
   return status.ok() ? given : status;
 }

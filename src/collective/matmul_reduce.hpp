@@ -9,6 +9,7 @@
 #include "collective/plan.hpp"
 #include "collective/reduce.hpp"
 #include "collective/shard_products.hpp"
+#include "collective/stop.hpp"
 #include "cuda/rank_sum.hpp"
 
 namespace perseid::internal::collective {
@@ -40,12 +41,14 @@ class MatmulReducePlan final : public op::Plan {
     Tensor bias, c;
     ShardProducts::Operands own = {};
     bool by_shards = false;
+    const WatchedWork* work = nullptr;  // once it has begun
   };
+  MissingPart find_missing(uint32_t epoch, uint64_t ranks) const;
   void read_operands(op::ArgumentReader& reader, Call* call) const;
   Status multiply(const Operation& operation, const Call& call, const Sending& sending) const;
   Status reduce_own(const Operation& operation, const Call& call, const Sending& sending,
                     const Tensor& out) const;
-  Status reduce_shard(const Operation& operation, const Sending& sending, const Tensor& bias,
+  Status reduce_shard(const Operation& operation, const Call& call, const Sending& sending,
                       const Tensor& out) const;
   Status reduce_on_gpu(const Operation& operation, const Sending& sending, const Tensor& bias,
                        const Tensor& out) const;
@@ -62,6 +65,7 @@ class MatmulReducePlan final : public op::Plan {
   Tensor shard_of(Tensor c, int64_t from, int64_t to) const;
 
   GroupPointer group_;
+  std::shared_ptr<Stop> stop_;
   DType dtype_ = DType::kF32, out_dtype_ = DType::kF32;
   int64_t batch_ = 1, m_ = 0, n_ = 0, k_ = 0;
   bool along_n_ = false, all_ = false, bias_ = false, canonical_ = false;

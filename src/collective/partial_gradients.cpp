@@ -59,6 +59,15 @@ Status PartialGradients::share(const Operation& operation) {
   return status;
 }
 
+MissingPart PartialGradients::missing(uint64_t ranks) const {
+  for (int32_t rank = 0; rank < group_.size(); ++rank) {
+    if (rank == group_.rank() || (ranks >> rank & 1) != 0) continue;
+    if (const MissingPart part = transport_->missing(rank, 0, sending_.epoch); part.rank >= 0)
+      return part;
+  }
+  return {};
+}
+
 void PartialGradients::sum(const Rows& rows) {
   if (rows.out.elements() == 0) return;
   const std::ptrdiff_t offset = rows.partial.as<std::byte>() - transport_->partial();

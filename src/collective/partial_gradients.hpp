@@ -32,6 +32,8 @@ class PartialGradients {
   // The same of what `rank` gives, in its order: rows that this rank sums, in its own part.
   void take(int32_t rank, const Tensor& partial, size_t at) { transport_->take(rank, partial, at); }
   Status share(const Operation& operation);
+  // On the CPU, after start(): a part of a rank that has no bit in `ranks`.
+  MissingPart missing(uint64_t ranks) const;
   // What a rank sums.
   struct Rows {
     Tensor out, partial;   // [row, head, element]: the own rows, and these in this rank's part

@@ -71,6 +71,19 @@ Status wait_for_chunk(Group& group, const Operation& operation, const Sending& s
   return missing_chunk(group, operation, sending, chunk, cpu::load_acquire(signal));
 }
 
+MissingPart find_missing(const ShardChunks& chunks, int32_t own, const uint32_t* signals,
+                         uint32_t epoch, uint64_t ranks, std::span<const uint64_t> readers) {
+  const ChunkTable<int64_t> table{nullptr, chunks.count(), chunks.pivot(own)};
+  for (int64_t visit = 0; visit < chunks.count(); ++visit) {
+    const int64_t chunk = table.chunk_of_visit(visit);
+    if (!readers.empty() && (readers[static_cast<size_t>(chunk)] >> own & 1) == 0) continue;
+    const int32_t owner = chunks.owner(chunk);
+    if ((ranks >> owner & 1) == 0 && !epoch_reached(cpu::load_acquire(signals + chunk), epoch))
+      return {owner, chunk, signals + chunk};
+  }
+  return {};
+}
+
 void cut_shard(const Shards& shards, const ShardChunks& chunks, int32_t rank, std::byte* gathered,
                const Tensor& shard, std::vector<SentPart>* parts) {
   parts->clear();

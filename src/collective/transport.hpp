@@ -56,6 +56,17 @@ Status missing_chunk(const Group& group, const Operation& operation, const Sendi
 // `status` of a wait for no chunk: a failure goes into the caller's record, where nothing is yet.
 Status recorded(const Group& group, const Sending& sending, Status status);
 
+// What another rank has not brought yet, and the signal that says so. rank -1: all is there.
+struct MissingPart {
+  int32_t rank = -1;
+  int64_t chunk = -1;
+  const uint32_t* signal = nullptr;
+};
+// The first chunk that has not arrived, in the order of visits by rank `own`, of a rank that has no
+// bit in `ranks`. `readers`: where given, of each chunk a bit for each rank that needs it.
+MissingPart find_missing(const ShardChunks& chunks, int32_t own, const uint32_t* signals,
+                         uint32_t epoch, uint64_t ranks, std::span<const uint64_t> readers = {});
+
 // What a rank sends of one of its chunks: `from`, of 3 dimensions, goes to `to`, which lies in the
 // gathered memory of this rank and likewise in that of the others. Nothing is copied where they are
 // the same.
@@ -119,6 +130,8 @@ class ReduceTransport {
   // The CPU waits for it; on a GPU arrival() says how to wait for the parts of all ranks.
   virtual Status part(const Operation& operation, const Sending& sending, int32_t rank,
                       int32_t piece, Tensor* part) = 0;
+  // On the CPU: of what part() waits for.
+  virtual MissingPart missing(int32_t, int32_t, uint32_t) const { return {}; }
   virtual perseid_arrival arrival(const Operation& operation, uint32_t epoch) const = 0;
   virtual int64_t arrivals() const = 0;  // how many signals that has
   // Of sums in place, between start() and send(), where ranks share no memory: what `rank` reads of

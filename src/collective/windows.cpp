@@ -73,6 +73,16 @@ class Window {
   size_t signals_ = 0, signal_bytes_ = 0, data_ = 0, region_ = 0;
 };
 
+// Of chunks [from, to), with a signal each.
+MissingPart missing_chunk_of(int32_t rank, int64_t from, int64_t to, const uint32_t* signals,
+                             uint32_t epoch) {
+  for (int64_t chunk = from; chunk < to; ++chunk)
+    if (const uint32_t* signal = signals + (chunk - from);
+        !epoch_reached(cpu::load_acquire(signal), epoch))
+      return {rank, chunk, signal};
+  return {};
+}
+
 class WindowGather final : public GatherTransport {
  public:
   WindowGather(const TransportSite& site, const Shards& shards, const ShardChunks& chunks)
@@ -154,6 +164,10 @@ class WindowReduce final : public ReduceTransport {
   Status send(const Sending&) override { return {}; }
   perseid_arrival arrival(const Operation&, uint32_t) const override { return {}; }
   int64_t arrivals() const override { return 0; }
+  MissingPart missing(int32_t rank, int32_t piece, uint32_t epoch) const override {
+    return missing_chunk_of(rank, chunks_.first_of(piece), chunks_.first_of(piece + 1),
+                            window_.signals(rank) + chunks_.first_of(piece), epoch);
+  }
   Status part(const Operation& operation, const Sending& sending, int32_t rank, int32_t piece,
               Tensor* part) override {
     for (int64_t chunk = chunks_.first_of(piece); chunk < chunks_.first_of(piece + 1); ++chunk) {
@@ -215,6 +229,11 @@ class PutReduce final : public ReduceTransport {
   }
   perseid_arrival arrival(const Operation&, uint32_t) const override { return {}; }
   int64_t arrivals() const override { return 0; }
+  MissingPart missing(int32_t rank, int32_t piece, uint32_t epoch) const override {
+    if (rank == group_.rank()) return {};
+    return missing_chunk_of(rank, chunks_.first_of(piece), chunks_.first_of(piece + 1),
+                            window_.signals(rank), epoch);
+  }
   Status part(const Operation& operation, const Sending& sending, int32_t rank, int32_t piece,
               Tensor* part) override {
     if (rank == group_.rank()) {
@@ -308,6 +327,9 @@ class PutPieces final : public ReduceTransport {
   }
   perseid_arrival arrival(const Operation&, uint32_t) const override { return {}; }
   int64_t arrivals() const override { return 0; }
+  MissingPart missing(int32_t rank, int32_t, uint32_t epoch) const override {
+    return missing_chunk_of(rank, 0, 1, window_.signals(rank), epoch);
+  }
   Status part(const Operation& operation, const Sending& sending, int32_t rank, int32_t,
               Tensor* part) override {
     *part = shards_.view(rank == group_.rank() ? partial() : window_.data(rank), 0, 0);

@@ -194,16 +194,20 @@ class ThreadPool final : public Executor {
 
 }  // namespace
 
+bool Executor::stopped() const { return false; }
+
 void run_tasks(Executor& executor, int64_t tasks, TaskFunction function, void* state) {
   if (tasks <= 0) return;
   struct Loop {
     TaskFunction function;
     void* state;
-  } loop{function, state};
+    const Executor& executor;
+  } loop{function, state, executor};
   executor.run(
       tasks,
       [](void* argument, int64_t task, int32_t worker) {
         const Loop& each = *static_cast<const Loop*>(argument);
+        if (each.executor.stopped()) return;
         const FloatingPointScope environment;
         each.function(each.state, task, worker);
       },

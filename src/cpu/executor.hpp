@@ -25,6 +25,9 @@ class Executor {
   // Calls function(state, t, worker) once for every t in [0, tasks), and returns when all have
   // returned. May be entered by several threads at once.
   virtual void run(int64_t tasks, TaskFunction function, void* state) = 0;
+  // Whether nobody needs the results any more: run_tasks() then begins no task, and long tasks ask
+  // between tiles. Once true, it is true for all that the caller runs until it has noticed.
+  virtual bool stopped() const;  // false, if it never stops
 };
 
 // The library's own pool: `threads` workers, the caller's thread among them. Threads start at the
@@ -46,7 +49,7 @@ struct Execution {
 };
 
 // executor.run() with every task in the library's floating-point environment, whatever the
-// executor's threads were born with.
+// executor's threads were born with. Tasks that would begin after it has stopped are left out.
 void run_tasks(Executor& executor, int64_t tasks, TaskFunction function, void* state);
 
 // for_each_task(executor, n, [&](int64_t task, int32_t worker) {...})

@@ -221,6 +221,20 @@ Status open_cpu(std::unique_ptr<cpu::Executor> executor, int32_t threads, const 
   return {};
 }
 
+std::shared_ptr<const Device> with_executor(const Device& device,
+                                            std::unique_ptr<cpu::Executor> executor) {
+  return std::make_shared<const Device>(
+      Device{.executor = std::move(executor),
+             .kernels = device.kernels,
+             .gpu = nullptr,
+             .environment = device.environment,
+             .forced_implementation = device.forced_implementation,
+             .disabled_by_options = device.disabled_by_options,
+             .disabled_by_environment = device.disabled_by_environment,
+             .determinism = device.determinism,
+             .tuning = nullptr});
+}
+
 std::string facts_json(const Device& device) {
   JsonWriter json;
   json.begin_object();

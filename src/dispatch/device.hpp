@@ -57,6 +57,10 @@ struct Device {
 Status open_cpu(std::unique_ptr<cpu::Executor> executor, int32_t threads, const Settings& settings,
                 std::shared_ptr<const Device>* device);
 
+// A CPU like this one, with other workers.
+std::shared_ptr<const Device> with_executor(const Device& device,
+                                            std::unique_ptr<cpu::Executor> executor);
+
 // GPU `index`, as the driver counts them.
 Status open_cuda(int32_t index, const Settings& settings, std::shared_ptr<const Device>* device);
 

@@ -59,6 +59,7 @@ class AttentionBackwardKernel {
     Sequence sequence;
     int64_t batch, head, kv_head;
     ScoreChain<V> chain;
+    const Executor& executor;
   };
 
  public:
@@ -100,10 +101,10 @@ class AttentionBackwardKernel {
       const int64_t chunk = split_chunks_ ? task / heads : -1;
       const int64_t batch = task % heads / heads_each, head = task % heads_each;
       if (split_heads_) {
-        visit_head(arguments, scratch, batch, head, chunk);
+        visit_head(arguments, scratch, executor, batch, head, chunk);
       } else {
         for (int64_t i = 0; i < problem_.group(); ++i)
-          visit_head(arguments, scratch, batch, head * problem_.group() + i, chunk);
+          visit_head(arguments, scratch, executor, batch, head * problem_.group() + i, chunk);
       }
     });
     if (split_chunks_ && arguments.grad_query.present()) reduce_chunks(arguments, executor);
@@ -178,15 +179,16 @@ class AttentionBackwardKernel {
   }
 
   // One query head: all of its chunks, or the one that is the task's.
-  void visit_head(const AttentionBackward& arguments, Scratch& scratch, int64_t batch,
-                  int64_t query_head, int64_t chunk) const {
+  void visit_head(const AttentionBackward& arguments, Scratch& scratch, const Executor& executor,
+                  int64_t batch, int64_t query_head, int64_t chunk) const {
     const Sequence sequence = sequence_of(problem_, arguments, batch);
     const Head head{sequence,
                     batch,
                     query_head,
                     query_head / problem_.group(),
                     {problem_, sequence, arguments.bias, arguments.visible, batch, query_head,
-                     static_cast<Scalar>(problem_.scale * kLog2E)}};
+                     static_cast<Scalar>(problem_.scale * kLog2E)},
+                    executor};
     if (chunk <= 0 && query_head % problem_.group() == 0) clear_unused_keys(arguments, head);
     const int64_t length = chunk_length(sequence.kv_len);
     if (chunk > 0 && chunk * length >= sequence.kv_len) return;
@@ -238,6 +240,7 @@ class AttentionBackwardKernel {
       if (sums.key != nullptr) clear(sums.key, keys.count * key.columns);
       if (sums.value != nullptr) clear(sums.value, keys.count * value.columns);
       for (int64_t row = 0; row < scratch.queries.rows; row += Shape::kQueries) {
+        if (head.executor.stopped()) return;
         // dQ is long: clear it and add it to the total while a tile has it in the cache.
         const int64_t offset = row * shape_.head_columns;
         const int64_t count =

@@ -69,9 +69,9 @@ class AttentionBackwardBias {
         Scratch scratch = scratch_of(worker);
         const Block block = block_at(task);
         const int64_t units = units_of(arguments, block);
-        add_part(arguments, scratch, block, units, 0, scratch.sum);
+        add_part(arguments, scratch, executor, block, units, 0, scratch.sum);
         for (int64_t part = 1; part < parts_of(units); ++part) {
-          add_part(arguments, scratch, block, units, part, scratch.part);
+          add_part(arguments, scratch, executor, block, units, part, scratch.part);
           add(scratch.part, block.rows, scratch.sum);
         }
         write(arguments.grad_bias, block, scratch.sum);
@@ -83,7 +83,7 @@ class AttentionBackwardBias {
       const int64_t part = task / blocks_, units = units_of(arguments, block);
       if (part >= max(parts_of(units), int64_t{1})) return;
       Scratch scratch = scratch_of(worker);
-      add_part(arguments, scratch, block, units, part, split_sum(task % blocks_, part));
+      add_part(arguments, scratch, executor, block, units, part, split_sum(task % blocks_, part));
     });
     for_each_task(executor, blocks_, [&](int64_t task, int32_t) {
       const Block block = block_at(task);
@@ -134,12 +134,13 @@ class AttentionBackwardBias {
   int64_t parts_of(int64_t units) const { return min(units, max_parts_); }
 
   // sum = the units of one part.
-  void add_part(const AttentionBackward& arguments, Scratch& scratch, const Block& block,
-                int64_t units, int64_t part, Scalar* sum) const {
+  void add_part(const AttentionBackward& arguments, Scratch& scratch, const Executor& executor,
+                const Block& block, int64_t units, int64_t part, Scalar* sum) const {
     for (int64_t i = 0; i < block.rows * sum_columns_; i += V::kLanes) V::store(sum + i, V::zero());
     if (units == 0 || problem_.kv_len == 0) return;
     const int64_t parts = parts_of(units), blocks = query_blocks(length_of(arguments, block));
     for (int64_t unit = part * units / parts; unit < (part + 1) * units / parts; ++unit) {
+      if (executor.stopped()) return;
       const int64_t head =
           problem_.bias_shape[1] == 1 ? unit / blocks % problem_.heads : block.head;
       const int64_t batch = sums_batch_ ? unit / blocks / heads_each() : block.batch;

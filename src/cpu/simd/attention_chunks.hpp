@@ -106,7 +106,7 @@ class ChunkedAttentionKernel : AttentionForwardKernel<Dot, T> {
       uint32_t* claim = shared_.claims + number;
       if (waits_->claim(claim) != Claim::kMine) return;
       const bool done = advance(arguments, head / problem.heads, head % problem.heads,
-                                block * kQueries, number, worker);
+                                block * kQueries, number, executor, worker);
       waits_->rest();
       waits_->release(claim, done);
     });
@@ -167,7 +167,7 @@ class ChunkedAttentionKernel : AttentionForwardKernel<Dot, T> {
 
   // Visits blocks of keys as far as they are present, at least one. Whether all are visited.
   bool advance(const AttentionForward& arguments, int64_t batch, int64_t head, int64_t row,
-               int64_t number, int32_t worker) const {
+               int64_t number, const Executor& executor, int32_t worker) const {
     const AttentionProblem& problem = this->problem_;
     const Sequence sequence = sequence_of(problem, arguments, batch);
     if (row >= sequence.q_len) return true;
@@ -192,7 +192,7 @@ class ChunkedAttentionKernel : AttentionForwardKernel<Dot, T> {
         reached = visit;
         return false;
       }
-      if (!provide(arguments, keys, worker)) return false;
+      if (executor.stopped() || !provide(arguments, keys, worker)) return false;
       this->meet(block, scratch, keys.key);
     }
     this->finish(arguments, block, scratch);

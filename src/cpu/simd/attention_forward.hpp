@@ -122,7 +122,7 @@ class AttentionForwardKernel {
                     // no worker is left with it alone.
                     const int64_t block = query_blocks - 1 - task % query_blocks;
                     attend(arguments, head / problem_.heads, head % problem_.heads,
-                           block * kQueries, worker);
+                           block * kQueries, executor, worker);
                   });
   }
 
@@ -186,15 +186,17 @@ class AttentionForwardKernel {
   }
 
   void attend(const AttentionForward& arguments, int64_t batch, int64_t head, int64_t row,
-              int32_t worker) const {
+              const Executor& executor, int32_t worker) const {
     const Sequence sequence = sequence_of(problem_, arguments, batch);
     if (row >= sequence.q_len) return;
     const Scratch scratch = scratch_of(worker);
     Block block = open(arguments, sequence, batch, head, row, scratch);
     reset(block, scratch);
     const KeyRange keys = keys_of(block);
-    for (int64_t key = keys.begin / kKeys * kKeys; key < keys.end; key += kKeys)
+    for (int64_t key = keys.begin / kKeys * kKeys; key < keys.end; key += kKeys) {
+      if (executor.stopped()) return;
       meet(block, scratch, key);
+    }
     finish(arguments, block, scratch);
   }
 

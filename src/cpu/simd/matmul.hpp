@@ -200,7 +200,7 @@ class MatmulKernel {
     const int64_t blocks = blocking_.down * blocking_.across;
     if (!blocking_.ahead) {
       for_each_task(executor, problem_.batch * blocks, [&](int64_t task, int32_t worker) {
-        compute(task / blocks, task % blocks, worker);
+        compute(task / blocks, task % blocks, executor, worker);
       });
       return;
     }
@@ -209,7 +209,7 @@ class MatmulKernel {
       pack_ahead(executor, batch, 1, !direct_a_ && (batch == 0 || !one_a()),
                  batch == 0 || !one_b());
       for_each_task(executor, blocks,
-                    [&](int64_t task, int32_t worker) { compute(batch, task, worker); });
+                    [&](int64_t task, int32_t worker) { compute(batch, task, executor, worker); });
     }
   }
 
@@ -416,7 +416,7 @@ class MatmulKernel {
     return {batch, i, j, min(blocking_.rows, m_ - i), min(blocking_.columns, n_ - j)};
   }
 
-  void compute(int64_t batch, int64_t task, int32_t worker) const {
+  void compute(int64_t batch, int64_t task, const Executor& executor, int32_t worker) const {
     Arena arena(workspace_);
     const Ahead ahead(blocking_, arena);
     const Scratch scratch = scratch_of(worker);
@@ -425,11 +425,11 @@ class MatmulKernel {
     output_.read_bias(block, scratch.bias);
     if constexpr (!kFloat8) {
       if (blocking_.few_rows) {
-        multiply_few(block, scratch, [](int64_t, int64_t) { return true; });
+        multiply_few(block, scratch, [&](int64_t, int64_t) { return !executor.stopped(); });
         return;
       }
     }
-    multiply(block, ahead, scratch, 0, [](int64_t) { return true; });
+    multiply(block, ahead, scratch, 0, [&](int64_t) { return !executor.stopped(); });
   }
 
   // provide(depth, count): as in FewRows. False: the block is unfinished.

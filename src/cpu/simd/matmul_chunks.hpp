@@ -115,6 +115,7 @@ class ChunkedMatmulKernel : MatmulKernel<Dot, T> {
   ChunkedMatmulKernel(const MatmulProblem& problem, const MatmulArguments& arguments,
                       const Execution& execution)
       : Base(problem, arguments, execution.workspace),
+        executor_(execution.executor),
         waits_(*execution.waits),
         side_a_(waits_, this->transposed_ ? 1 : 0, problem.k > 0),
         side_b_(waits_, this->transposed_ ? 0 : 1, problem.k > 0),
@@ -124,7 +125,8 @@ class ChunkedMatmulKernel : MatmulKernel<Dot, T> {
     this->shared_bytes_ = shared_bytes(problem, this->blocking_);
   }
 
-  void run(Executor& executor) const {
+  void run() const {
+    Executor& executor = executor_;
     const Blocking& blocking = this->blocking_;
     const MatmulProblem& problem = this->problem_;
     Arena arena(this->workspace_);
@@ -172,7 +174,8 @@ class ChunkedMatmulKernel : MatmulKernel<Dot, T> {
     if constexpr (!Base::kFloat8) {
       if (this->blocking_.few_rows) {
         const bool done = this->multiply_few(block, scratch, [&](int64_t k, int64_t count) {
-          return waits_.await(side_a_.operand, side_a_.needed(block.i, block.rows, k, count)) &&
+          return !executor_.stopped() &&
+                 waits_.await(side_a_.operand, side_a_.needed(block.i, block.rows, k, count)) &&
                  waits_.await(side_b_.operand, side_b_.needed(block.j, block.columns, k, count));
         });
         if (done) depart(block, shared);
@@ -234,6 +237,7 @@ class ChunkedMatmulKernel : MatmulKernel<Dot, T> {
   // Makes block d of the depth readable. False: drain.
   bool provide(const MatmulPart& block, const Ahead& ahead, const Shared& shared, int64_t d) const {
     const Blocking& blocking = this->blocking_;
+    if (executor_.stopped()) return false;
     if (side_a_.arrives()) {
       if (!waits_.await(side_a_.operand, needed_of_a(block, d))) return false;
       const int64_t row = this->a_entry(block.batch) * blocking.down + block.i / blocking.rows;
@@ -280,6 +284,7 @@ class ChunkedMatmulKernel : MatmulKernel<Dot, T> {
     }
   }
 
+  Executor& executor_;
   Waits& waits_;
   const Side side_a_, side_b_;
   const ChunkTable<int64_t> rows_of_c_, columns_of_c_;
@@ -315,7 +320,7 @@ void matmul(const MatmulProblem& given, const MatmulArguments& arguments,
   with_product(problem.dtype, [&]<class Dot, class T>() {
     MatmulOutput<typename Dot::Vector>::clear_amax(problem, arguments);
     if (problem.async()) {
-      ChunkedMatmulKernel<Dot, T>(problem, arguments, execution).run(execution.executor);
+      ChunkedMatmulKernel<Dot, T>(problem, arguments, execution).run();
     } else {
       MatmulKernel<Dot, T>(problem, arguments, execution.workspace).run(execution.executor);
     }
