@@ -14,6 +14,7 @@
 #include <thread>
 #include <vector>
 
+#include "canonical_results.hpp"
 #include "perseid/collective.hpp"
 
 namespace {
@@ -180,6 +181,16 @@ int expect_transport(const char* transport, int size) {
   const perseid::Group again = group.shrink(2s);
   expect(again.size() == size && compute(again, context, 7) == compute(other, context, 7),
          "shrunk");
+  // Canonical order: those of one rank alone, in both groups.
+  const perseid::Group alone = std::move(perseid::Group::threads(1)[0]);
+  for (const perseid::Group* ranks : {&other, &again}) {
+    expect(
+        canonical_results::gathered(*ranks, context) == canonical_results::gathered(alone, context),
+        "canonical bits");
+    expect(8 % size != 0 || canonical_results::summed(*ranks, context) ==
+                                canonical_results::summed(alone, context),
+           "canonical bits of sums");
+  }
   return wrong;
 }
 
