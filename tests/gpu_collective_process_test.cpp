@@ -102,7 +102,12 @@ TEST_F(GpuProcesses, SweepSurviveDeathsAtRandomMoments) {
     kill_one({.ranks = ranks,
               .victim = number / 2 % ranks,
               .attention = number % 4 >= 2,
+              .warm = ranks == 2,
               .to_meet = ranks == 2 ? std::chrono::nanoseconds(200ms) : 10s});
+    const Board::Rank& left = board_->ranks[1 - number / 2 % 2];
+    if (ranks == 2) {
+      EXPECT_LT(left.seconds_on, 0.1) << left.steps;
+    }
   }
 }
 

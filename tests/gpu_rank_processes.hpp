@@ -183,6 +183,7 @@ class GpuProcesses : public RankProcesses {
     int32_t ranks = 2, victim = 1;
     bool attention = false;
     bool synchronizes = true;  // else a call fails, and nothing says what became of those before
+    bool warm = false;         // the one rank that is left has its kernels at hand
     std::chrono::nanoseconds deadline = 20s;
     std::chrono::nanoseconds to_meet = 200ms;  // of the survivors
     // On each that is left: before the work begins, what is right then, and `stage` counts on after
@@ -196,6 +197,10 @@ class GpuProcesses : public RankProcesses {
       alarm(180);
       std::optional<Group> group = group_of(rank, loss.ranks);
       const Context context = context_of(rank);
+      if (loss.warm) {
+        const Group alone = std::move(Group::threads(1)[0]);
+        if (!make_work(loss.attention, context, alone)->once()) return false;
+      }
       std::unique_ptr<Work> work = make_work(loss.attention, context, *group);
       const auto beside = loss.beside ? loss.beside(context) : [](int) { return true; };
       if (!work->once()) return false;
