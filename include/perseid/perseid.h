@@ -234,8 +234,8 @@ typedef struct perseid_attention_desc {
   uint32_t kv_starts;
   /** 1, without async_kv: q_len, kv_len, total_q and total_kv are the most that an execution may
    * have, of either direction; its query, key and value say how many it has. So one plan serves
-   * every step of a decode loop. Where bias_shape has q_len or kv_len, bias and grad_bias have the
-   * execution's. */
+   * every step of a decode loop. Where bias_shape has q_len or kv_len, and that is not 1, bias and
+   * grad_bias have the execution's. */
   uint32_t max_lengths;
   /** Not 0, without ragged and gradients: batch entries of key and value (a cache), of which
    * kv_index picks one for each batch entry of query. */
@@ -315,10 +315,12 @@ PERSEID_API perseid_status perseid_attention_plan_create(perseid_context_t conte
                                                          const perseid_attention_desc* desc,
                                                          perseid_plan_t* plan);
 /** Writes out, and lse where given. Rows of packed tensors past the last cumulative length are
- * neither read nor written. On a GPU, query, key, value, out and their gradients have contiguous
- * rows of head_dim or value_dim; their addresses and other strides are multiples of 16 bytes, not
- * negative (0 repeats an input). Lengths in a GPU's memory are cut to the tensors' room. Errors:
- * WORKSPACE_TOO_SMALL, UNSUPPORTED (tensors that lie otherwise), DEVICE_ERROR.
+ * neither read nor written. Strides are any (0 repeats an input). On a GPU those of query, key,
+ * value, out and their gradients are best with contiguous rows of head_dim or value_dim, and with
+ * addresses and other strides that are multiples of 16 bytes and not negative: others are for
+ * slower kernels, which the first such call loads or compiles, and is UNSUPPORTED on a stream that
+ * is being captured. Lengths in a GPU's memory are cut to the tensors' room. Errors:
+ * WORKSPACE_TOO_SMALL, UNSUPPORTED, DEVICE_ERROR.
  * \snippet operations.c attention_forward */
 PERSEID_API perseid_status perseid_attention_forward(perseid_plan_t plan,
                                                      const perseid_attention_forward_args* args,
