@@ -149,6 +149,11 @@ AttentionInputs AttentionInputs::read(const Common& common, const AttentionFlags
     with.visible = at_most_four("--visible", files.read_mask("--visible", flags.visible));
     options.visible = true;
   }
+  const auto gradient = [&](const char* flag, const std::string& reference, DType type) {
+    return reference.empty() ? Tensor() : files.read(flag, reference, type);
+  };
+  with.grad_out = gradient("--grad-out", flags.grad_out, options.dtype);
+  with.grad_lse = gradient("--grad-lse", flags.grad_lse, options.dtype == f64 ? f64 : f32);
   const std::pair<const std::string*, uint32_t> gradients[] = {
       {&flags.grad_query, PERSEID_GRAD_QUERY},
       {&flags.grad_key, PERSEID_GRAD_KEY},
@@ -158,32 +163,54 @@ AttentionInputs AttentionInputs::read(const Common& common, const AttentionFlags
   return with;
 }
 
-void compute_attention(Run& run, const Context& context, const AttentionFlags& flags,
-                       AttentionInputs with, TensorFiles& files, const AttentionCalls& calls) {
-  const DType dtype = with.options.dtype;
-  const DType lse_dtype = dtype == f64 ? f64 : f32;
-  harness::Placement placement(context);
+harness::Shape AttentionInputs::out_shape() const {
+  harness::Shape shape = shape_of(query);
+  shape.back() = options.value_dim;
+  return shape;
+}
 
-  harness::Shape out_shape = shape_of(with.query);
-  out_shape.back() = with.options.value_dim;
-  const harness::Shape lse_shape =
-      with.options.ragged
-          ? harness::Shape{with.options.heads, with.options.total_q}
-          : harness::Shape{with.options.batch, with.options.heads, with.options.q_len};
+harness::Shape AttentionInputs::lse_shape() const {
+  return options.ragged ? harness::Shape{options.heads, query.size(rows_dim())}
+                        : harness::Shape{options.batch, options.heads, options.q_len};
+}
+
+AttentionResults AttentionResults::make(const AttentionFlags& flags, const AttentionInputs& inputs,
+                                        TensorFiles& files) {
   const auto make = [&](const char* flag, const std::string& reference, DType type,
                         const harness::Shape& shape) {
     return reference.empty() ? files.scratch(type, shape)
                              : files.result(flag, reference, type, shape);
   };
-  const Tensor out = make("--out", flags.out, dtype, out_shape);
-  const Tensor lse = make("--lse", flags.lse, lse_dtype, lse_shape);
-  std::vector<Tensor> results = {out, lse};
-  const Tensor bias = with.bias;
+  const auto gradient = [&](const char* flag, const std::string& reference, const Tensor& of,
+                            const harness::Shape& shape) {
+    return reference.empty() ? Tensor() : files.result(flag, reference, of.dtype(), shape);
+  };
+  const auto like = [&](const char* flag, const std::string& reference, const Tensor& of) {
+    return gradient(flag, reference, of, shape_of(of));
+  };
+  const DType dtype = inputs.options.dtype;
+  AttentionResults results;
+  results.out = make("--out", flags.out, dtype, inputs.out_shape());
+  results.lse = make("--lse", flags.lse, dtype == f64 ? f64 : f32, inputs.lse_shape());
+  // In the shape of the file: broadcast dimensions that it leaves out stay out.
+  if (!flags.grad_bias.empty())
+    results.grad_bias = gradient("--grad-bias", flags.grad_bias, inputs.bias,
+                                 shape_of(files.read("--bias", flags.bias, inputs.bias.dtype())));
+  results.grad_query = like("--grad-query", flags.grad_query, inputs.query);
+  results.grad_key = like("--grad-key", flags.grad_key, inputs.key);
+  results.grad_value = like("--grad-value", flags.grad_value, inputs.value);
+  return results;
+}
+
+void compute_attention(Run& run, const Context& context, const AttentionFlags& flags,
+                       AttentionInputs with, const AttentionResults& results,
+                       const AttentionCalls& calls) {
+  harness::Placement placement(context);
+  const Tensor out = placement.place(results.out), lse = placement.place(results.lse);
   for (Tensor* input : {&with.query, &with.key, &with.value, &with.bias, &with.visible,
                         &with.cu_seqlens_q, &with.cu_seqlens_kv, &with.q_lens, &with.kv_lens})
     if (!calls.bring_keys || (input != &with.key && input != &with.value))
       *input = placement.place(*input);
-  const Tensor placed_out = placement.place(out), placed_lse = placement.place(lse);
   if (calls.bring_keys) calls.bring_keys(&with);
   run.timed([&] {
     calls.forward({.query = with.query,
@@ -195,27 +222,12 @@ void compute_attention(Run& run, const Context& context, const AttentionFlags& f
                    .cu_seqlens_kv = with.cu_seqlens_kv,
                    .q_lens = with.q_lens,
                    .kv_lens = with.kv_lens,
-                   .out = placed_out,
-                   .lse = placed_lse,
+                   .out = out,
+                   .lse = lse,
                    .seed = flags.seed,
                    .offset = flags.offset});
   });
   if (!flags.grad_out.empty()) {
-    const auto gradient = [&](const char* flag, const std::string& reference, const Tensor& of,
-                              const harness::Shape& shape) {
-      if (reference.empty()) return Tensor();
-      results.push_back(files.result(flag, reference, of.dtype(), shape));
-      return placement.place(results.back());
-    };
-    const auto given = [&](const char* flag, const std::string& reference, DType type) {
-      return reference.empty() ? Tensor() : placement.place(files.read(flag, reference, type));
-    };
-    // In the shape of the file: broadcast dimensions that it leaves out stay out.
-    const Tensor grad_bias =
-        flags.grad_bias.empty()
-            ? Tensor()
-            : gradient("--grad-bias", flags.grad_bias, bias,
-                       shape_of(files.read("--bias", flags.bias, bias.dtype())));
     const AttentionBackward arguments = {
         .query = with.query,
         .key = with.key,
@@ -226,19 +238,23 @@ void compute_attention(Run& run, const Context& context, const AttentionFlags& f
         .cu_seqlens_kv = with.cu_seqlens_kv,
         .q_lens = with.q_lens,
         .kv_lens = with.kv_lens,
-        .out = placed_out,
-        .lse = placed_lse,
-        .grad_out = given("--grad-out", flags.grad_out, dtype),
-        .grad_lse = given("--grad-lse", flags.grad_lse, lse_dtype),
-        .grad_query = gradient("--grad-query", flags.grad_query, with.query, shape_of(with.query)),
-        .grad_key = gradient("--grad-key", flags.grad_key, with.key, shape_of(with.key)),
-        .grad_value = gradient("--grad-value", flags.grad_value, with.value, shape_of(with.value)),
-        .grad_bias = grad_bias.present() ? with_leading_ones(grad_bias, 4) : Tensor(),
+        .out = out,
+        .lse = lse,
+        .grad_out = placement.place(with.grad_out),
+        .grad_lse = placement.place(with.grad_lse),
+        .grad_query = placement.place(results.grad_query),
+        .grad_key = placement.place(results.grad_key),
+        .grad_value = placement.place(results.grad_value),
+        .grad_bias = results.grad_bias.present()
+                         ? with_leading_ones(placement.place(results.grad_bias), 4)
+                         : Tensor(),
         .seed = flags.seed,
         .offset = flags.offset};
     run.timed([&] { calls.backward(arguments); });
   }
-  for (const Tensor& result : results) placement.fetch(result);
+  for (const Tensor& result : {results.out, results.lse, results.grad_bias, results.grad_query,
+                               results.grad_key, results.grad_value})
+    if (result.present()) placement.fetch(result);
 }
 
 void add_attention_flags(CLI::App& app, AttentionFlags& flags) {

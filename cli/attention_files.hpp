@@ -33,15 +33,26 @@ void add_attention_flags(CLI::App& app, AttentionFlags& flags);
 // Refuses contradicting flags before any file is opened.
 void validate(const AttentionFlags& flags);
 
-// Every tensor that is read for forward, and what their shapes say.
+// Every tensor that is read, and what their shapes say.
 struct AttentionInputs {
   Tensor query, key, value, bias, visible, cu_seqlens_q, cu_seqlens_kv, q_lens, kv_lens;
+  Tensor grad_out, grad_lse;
   AttentionOptions options;
 
   static AttentionInputs read(const Common& common, const AttentionFlags& flags,
                               TensorFiles& files);
   // Where rows of a sequence are, from the last dimension.
   int32_t rows_dim() const { return options.layout == bshd ? -3 : -2; }
+  harness::Shape out_shape() const;
+  harness::Shape lse_shape() const;
+};
+
+// Every tensor that is written into a file or needed on the way, in memory of the host.
+struct AttentionResults {
+  Tensor out, lse, grad_query, grad_key, grad_value, grad_bias;
+
+  static AttentionResults make(const AttentionFlags& flags, const AttentionInputs& inputs,
+                               TensorFiles& files);
 };
 
 // Each executes and waits.
@@ -52,6 +63,7 @@ struct AttentionCalls {
 };
 // Calls forward, and backward where gradients are wanted, with the tensors on the device.
 void compute_attention(Run& run, const Context& context, const AttentionFlags& flags,
-                       AttentionInputs with, TensorFiles& files, const AttentionCalls& calls);
+                       AttentionInputs with, const AttentionResults& results,
+                       const AttentionCalls& calls);
 
 }  // namespace perseid::cli

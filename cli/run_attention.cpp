@@ -4,8 +4,11 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
+#include <utility>
 #include <vector>
 
+#include "agreement.hpp"
 #include "arrival_flags.hpp"
 #include "attention_files.hpp"
 #include "commands.hpp"
@@ -68,7 +71,7 @@ int run_attention(const Common& common, const Flags& flags) {
       inputs->key = arriving->tensor(0);
       inputs->value = arriving->tensor(1);
     };
-  compute_attention(run, context, flags, with, files, calls);
+  compute_attention(run, context, flags, with, AttentionResults::make(flags, with, files), calls);
   run.finish(files, attention.info().implementation);
   return kOk;
 }
@@ -80,6 +83,60 @@ struct RankFlags : AttentionFlags {
   std::optional<double> deadline;  // milliseconds
 };
 
+// What must be the same on all ranks, and what this one writes.
+void say_terms(const RankFlags& flags, const AttentionInputs& with, RankTerms* terms) {
+  for (const auto& [flag, tensor] :
+       {std::pair{"--query", with.query}, std::pair{"--key", with.key},
+        std::pair{"--value", with.value}, std::pair{"--bias", with.bias},
+        std::pair{"--visible", with.visible}, std::pair{"--grad-out", with.grad_out},
+        std::pair{"--grad-lse", with.grad_lse}})
+    terms->same_kind(flag, tensor);
+  for (const auto& [flag, lengths] : {std::pair{"--cu-seqlens-q holds", with.cu_seqlens_q},
+                                      std::pair{"--cu-seqlens-kv holds", with.cu_seqlens_kv},
+                                      std::pair{"--kv-lens holds", with.kv_lens}})
+    if (lengths.present())
+      terms->same(flag, fmt::format("{}", fmt::join(harness::values_of(lengths), ",")));
+  terms->same("--layout is", flags.layout);
+  terms->same("--seed is", std::to_string(flags.seed));
+  terms->same("--offset is", std::to_string(flags.offset));
+  const std::pair<const char*, const std::string&> outputs[] = {{"--out", flags.out},
+                                                                {"--lse", flags.lse},
+                                                                {"--grad-query", flags.grad_query},
+                                                                {"--grad-key", flags.grad_key},
+                                                                {"--grad-value", flags.grad_value},
+                                                                {"--grad-bias", flags.grad_bias}};
+  for (const auto& [flag, reference] : outputs) terms->output(flag, reference);
+  terms->report(flags.report);
+  terms->sizes = {with.key.size(with.rows_dim())};
+}
+
+// What a plan does not know, and an execution would refuse on this rank alone.
+void check_shapes(const AttentionInputs& with, int64_t keys_of_all) {
+  const auto expect = [](const char* flag, const Tensor& tensor, const harness::Shape& shape) {
+    if (tensor.present() && shape_of(tensor) != shape)
+      bad_input(fmt::format("{} has shape {}, expected {}", flag,
+                            harness::to_text(shape_of(tensor)), harness::to_text(shape)));
+  };
+  const AttentionOptions& options = with.options;
+  harness::Shape key = shape_of(with.key), value = key;
+  if (!options.ragged) key[0] = value[0] = options.batch;
+  key.back() = options.head_dim;
+  value.back() = options.value_dim;
+  expect("--key", with.key, key);
+  expect("--value", with.value, value);
+  expect("--grad-out", with.grad_out, with.out_shape());
+  expect("--grad-lse", with.grad_lse, with.lse_shape());
+  expect("--cu-seqlens-kv", with.cu_seqlens_kv, {options.batch + 1});
+  expect("--kv-lens", with.kv_lens, {options.batch});
+  if (!with.visible.present()) return;
+  const int64_t whole[] = {options.batch, options.heads, options.q_len, keys_of_all};
+  for (int32_t i = 0; i < 4; ++i)
+    if (with.visible.size(i) != 1 && with.visible.size(i) != whole[i])
+      bad_input(fmt::format("--visible has shape {}, expected one that broadcasts to {}",
+                            harness::to_text(shape_of(with.visible)),
+                            harness::to_text({whole[0], whole[1], whole[2], whole[3]})));
+}
+
 int run_context_attention(const Common& common, const RankFlags& of_all) {
   validate(of_all);
   const Sharding placement = placement_of(of_all.placement);
@@ -87,25 +144,37 @@ int run_context_attention(const Common& common, const RankFlags& of_all) {
   Run run(common, "context-attention");
   const std::chrono::nanoseconds deadline = deadline_of(of_all.deadline);
   const Group group(GroupOptions{.deadline = deadline});
-  const AttentionFlags flags = of_all.of_rank(group.rank());
-  const Context context = open_context_of_rank(common, group.rank());
+  RankFlags flags = of_all;
+  static_cast<AttentionFlags&>(flags) = of_all.of_rank(group.rank());
+  flags.report = of_rank(of_all.report, group.rank());
+  std::optional<Context> context;
   TensorFiles files;
-  AttentionInputs with = AttentionInputs::read(common, flags, files);
+  AttentionInputs with;
+  const Agreed agreed = agree(group, deadline, [&](RankTerms* terms) {
+    context.emplace(open_context_of_rank(common, group.rank()));
+    with = AttentionInputs::read(common, flags, files);
+    say_terms(flags, with, terms);
+  });
+  AttentionResults results;
+  agree(group, deadline, [&](RankTerms*) {
+    check_shapes(with, agreed.total(0));
+    results = AttentionResults::make(flags, with, files);
+  });
   // Cumulative lengths are those of whole sequences.
   if (with.options.ragged) {
     const int64_t size = group.size();
     with.options.q_len = (with.options.q_len + size - 1) / size;
     with.options.kv_len = (with.options.kv_len + size - 1) / size;
   }
-  const ContextAttention attention(context, group,
+  const ContextAttention attention(*context, group,
                                    {.attention = with.options,
                                     .placement = placement,
-                                    .chunks = of_all.chunks,
+                                    .chunks = flags.chunks,
                                     .deadline = deadline,
-                                    .report = !of_all.report.empty(),
-                                    .canonical = of_all.canonical,
+                                    .report = !flags.report.empty(),
+                                    .canonical = flags.canonical,
                                     .fusion = fusion});
-  const Memory workspace = workspace_of(context, attention, flags);
+  const Memory workspace = workspace_of(*context, attention, flags);
   // Cumulative lengths stay in memory of the host.
   const auto with_lengths = [&with](auto arguments) {
     arguments.cu_seqlens_q = with.cu_seqlens_q;
@@ -113,19 +182,18 @@ int run_context_attention(const Common& common, const RankFlags& of_all) {
     return arguments;
   };
   compute_attention(
-      run, context, flags, with, files,
+      run, *context, flags, with, results,
       {.forward =
            [&](const AttentionForward& arguments) {
              attention.forward(nullptr, with_lengths(arguments), {workspace}, deadline);
-             context.synchronize();
+             context->synchronize();
            },
        .backward =
            [&](const AttentionBackward& arguments) {
              attention.backward(nullptr, with_lengths(arguments), {workspace}, deadline);
-             context.synchronize();
+             context->synchronize();
            }});
-  if (!of_all.report.empty())
-    write_report(of_rank(of_all.report, group.rank()), attention.overlap_report());
+  if (!flags.report.empty()) write_report(flags.report, attention.overlap_report());
   run.finish(files, attention.info().implementation);
   return kOk;
 }
