@@ -25,12 +25,15 @@ int64_t share_of(const Group& group, int64_t extent) {
 
 // Explains the plan that make(group, context) returns on every rank. Rank r uses GPU r.
 template <class Make>
-std::string explain_plan(const Common& common, int64_t size, const Make& make) {
+std::string explain_plan(const Common& common, const ExplainedRanks& ranks, const Make& make) {
+  const int64_t size = ranks.sizes.ranks;
   const int64_t cpus = std::max<int64_t>(1, std::thread::hardware_concurrency());
   const int64_t workers = common.threads > 0 ? common.threads : std::max<int64_t>(1, cpus / size);
   std::vector<Context> contexts;
   for (int32_t rank = 0; rank < size; ++rank)
-    contexts.push_back(on_gpu(common) ? Context::cuda(rank) : open_cpu(workers));
+    contexts.push_back(!ranks.assume.empty() ? Context::assumed(ranks.assume.c_str())
+                       : on_gpu(common)      ? Context::cuda(rank)
+                                             : open_cpu(workers));
   const std::vector<Group> groups = Group::threads(static_cast<int32_t>(size));
   std::vector<std::exception_ptr> failures(groups.size());
   std::string text;
@@ -53,7 +56,7 @@ std::string explain_plan(const Common& common, int64_t size, const Make& make) {
 std::string explain_gather(const Common& common, const ExplainedRanks& ranks, DType dtype) {
   const CollectiveSizes& sizes = ranks.sizes;
   const bool along_k = dimension("--gather-dim", ranks.gather_dim.value_or(0), 2) == 1;
-  return explain_plan(common, sizes.ranks, [&](const Group& group, const Context& context) {
+  return explain_plan(common, ranks, [&](const Group& group, const Context& context) {
     return AllGatherMatmul(context, group,
                            {.dtype = dtype,
                             .gather_dim = along_k ? ChunkDim::kK : ChunkDim::kM,
@@ -70,7 +73,7 @@ std::string explain_gather(const Common& common, const ExplainedRanks& ranks, DT
 std::string explain_reduce(const Common& common, const ExplainedRanks& ranks, DType dtype) {
   const CollectiveSizes& sizes = ranks.sizes;
   const bool along_n = dimension("--scatter-dim", ranks.scatter_dim.value_or(0), 2) == 1;
-  return explain_plan(common, sizes.ranks, [&](const Group& group, const Context& context) {
+  return explain_plan(common, ranks, [&](const Group& group, const Context& context) {
     return MatmulReduce(context, group,
                         {.dtype = dtype,
                          .scatter_dim = along_n ? ChunkDim::kN : ChunkDim::kM,
@@ -105,7 +108,7 @@ std::string explain_attention(const Common& common, const ExplainedRanks& ranks)
   }
   for (const int64_t end : whole.cu_seqlens_q) divides("--cu-seqlens-q", end);
   for (const int64_t end : whole.cu_seqlens_kv) divides("--cu-seqlens-kv", end);
-  return explain_plan(common, sizes.ranks, [&](const Group& group, const Context& context) {
+  return explain_plan(common, ranks, [&](const Group& group, const Context& context) {
     perseid_attention_desc attention = harness::attention_desc(whole);
     if (attention.bias != 0 && attention.bias_shape[2] == attention.q_len)
       attention.bias_shape[2] = share_of(group, attention.q_len);

@@ -18,7 +18,7 @@ struct ExplainedRanks {
   RankOp op = RankOp::kGather;
   CollectiveSizes sizes;
   std::optional<int64_t> gather_dim, scatter_dim;
-  std::string reduce = "sum", placement = "contiguous";
+  std::string reduce = "sum", placement = "contiguous", assume;  // "": no GPU is assumed
   bool bias = false;
   ProblemFlags attention;  // of whole sequences
 };

@@ -208,7 +208,10 @@ TEST_F(CliRanksTest, ChecksCollectives) {
   EXPECT_EQ(report["failed"], 0);
   EXPECT_EQ(report["results"].size(), 23u);
   EXPECT_EQ(report["checked"], 67);
-  expect_refused("check collective -n 65", 2, "-n must be from 1 to 64");
+  for (const char* ranks : {"65", "0", "-1"})
+    expect_refused(std::string("check collective -n ") + ranks, 2, "-n must be from 1 to 64");
+  expect_refused("check collective --fuzz 5", 2, "--fuzz is of one rank");
+  expect_refused("check collective --dtype f16", 2, "check collective checks all types");
   const nlohmann::json canonical = json("check collective -n 4 --seed 5 --canonical");
   EXPECT_EQ(canonical["failed"], 0);
   EXPECT_EQ(canonical["checked"], 67);
@@ -308,8 +311,21 @@ TEST_F(CliRanksTest, ExplainsOperationsOverRanks) {
   expect_refused("explain matmul-reduce-scatter -n 65", 2, "-n must be from 1 to 64");
   expect_refused("explain all-gather-matmul --gather-dim 2", 2,
                  "--gather-dim must be from -2 to 1");
-  expect_refused("explain matmul-all-reduce --assume sm_90", 2,
-                 "--assume goes with operations of one rank");
+  // Of GPUs that are not there.
+  for (const char* operation :
+       {"all-gather-matmul", "matmul-reduce-scatter", "matmul-all-reduce",
+        "context-attention --heads 8 --q-len 4096 --kv-len 4096 --head-dim 64 --backward",
+        "context-attention --batch 2 --cu-seqlens-q 0,4,10 --cu-seqlens-kv 0,4,10 --head-dim 64"}) {
+    const nlohmann::json report =
+        json("explain " + std::string(operation) + " -n 2 --assume sm_90 --dtype bf16");
+    EXPECT_EQ(report["implementation"], "cuda:copy_engines") << operation;
+    const std::string reason = report["implementations"][0]["reason"];
+    has(reason, std::string(operation).find("cu-seqlens") == std::string::npos ? "one cuda:sm90"
+                                                                               : "one cuda:");
+    has(reason, "assumed: NVLink at 385 GB/s after 28 us");
+  }
+  expect_refused("explain all-gather-matmul --assume sm_90 --device cpu", 2,
+                 "--assume sm_90 is in place of --device, got --device cpu");
   expect_refused("explain context-attention --q-len 6 --kv-len 6 --head-dim 8 --placement zigzag",
                  2, "--q-len must be a multiple of 4");
   expect_refused("explain context-attention --q-len 6 --kv-len 6 --head-dim 8 --q-lens 6", 2,

@@ -351,7 +351,10 @@ TEST_F(CliTest, Explain) {
       "explain attention --q-len 64 --kv-len 64 --head-dim 64 --dtype bf16 --assume ";
   EXPECT_EQ(json(attention + "sm_90")["implementation"], "cuda:sm90");
   EXPECT_EQ(json(attention + "sm_86")["implementation"], "cuda:portable");
-  expect_refused(attention + "sm_70", 2, "expected one of sm_80");
+  for (const char* capability : {"sm_87", "sm_103", "sm_110", "sm_121"})
+    EXPECT_EQ(json(attention + capability)["implementation"], "cuda:portable") << capability;
+  EXPECT_EQ(json(attention + "sm_90a")["implementation"], "cuda:sm90");
+  expect_refused(attention + "sm_70", 2, "expected sm_ and a compute capability from 8.0 on");
   expect_refused(attention + "sm_80 --device cpu", 2, "--assume sm_80 is in place of --device");
 }
 

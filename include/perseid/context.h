@@ -47,9 +47,9 @@ typedef struct perseid_context_options {
   /** Of the own pool; 0: PERSEID_NUM_THREADS, else the CPUs this process may use. */
   int32_t threads;
   perseid_executor executor; /**< the caller's threads; zero: the own pool */
-  /** NULL, or with kDLCUDA a compute capability: sm_80, sm_86, sm_89, sm_90, sm_100 or sm_120. Then
-   * no GPU is opened: plans are made and explained as for a GPU of this kind (facts name it), and
-   * all that would use one is UNSUPPORTED. */
+  /** NULL, or with kDLCUDA a compute capability from 8.0 on, such as sm_80 or sm_90. Then no GPU is
+   * opened: plans are made and explained as for a GPU of this kind (facts name it), also plans over
+   * ranks that are threads, and all that would use one is UNSUPPORTED. */
   const char* assume;
   /** NULL, or names of implementations, divided by commas, that no plan of this context may use, in
    * addition to those of PERSEID_DISABLE_IMPL. */

@@ -107,19 +107,10 @@ Status AllGatherMatmulPlan::make(op::DevicePointer device, GroupPointer group,
   // Again an exchange, as an implementation may refuse on one rank alone.
   const Status products = made->make_products(device, desc, sliced_rows);
   if (Status status = ranks.exchange(operation, products, "", nullptr); !status.ok()) return status;
-  if (Status status =
-          transport_of(*device, ranks)
-              .make_gather({ranks, operation, *device}, shards, *made->chunks_, &made->transport_);
-      !status.ok())
+  if (Status status = made->make_transports({ranks, operation, *device}, desc); !status.ok())
     return status;
 
-  if (desc.sharded_scales == 1)
-    if (Status status = ScaleGather::make({ranks, operation, *device}, made->batch_, shards.begin,
-                                          *made->chunks_, &made->scales_);
-        !status.ok())
-      return status;
-
-  std::byte* data = made->transport_->gathered();
+  std::byte* data = made->transport_ == nullptr ? nullptr : made->transport_->gathered();
   const int64_t extent = shards.extent(), begin = shards.begin_of(ranks.rank());
   const int64_t row = made->along_k_ ? extent : made->k_;
   made->gathered_ = {.data = data,
@@ -130,17 +121,28 @@ Status AllGatherMatmulPlan::make(op::DevicePointer device, GroupPointer group,
   made->shard_ = made->gathered_;
   made->shard_.shape[1] = made->m_;
   made->shard_.shape[2] = made->k_;
-  made->shard_.data = data + begin * (made->along_k_ ? 1 : row) * size_of(shards.dtype);
+  if (data != nullptr)
+    made->shard_.data = data + begin * (made->along_k_ ? 1 : row) * size_of(shards.dtype);
   made->gathered_dl_ = as_dl(&made->gathered_, device->dl_device());
   made->shard_dl_ = as_dl(&made->shard_, device->dl_device());
   made->parts_.reserve(static_cast<size_t>(each));
   made->for_next_.reserve(static_cast<size_t>(each));
   made->epoch_ = ranks.first_epoch() - 1;
-  if (desc.report != 0)
+  if (desc.report != 0 && !is_assumed(*device))
     made->report_ = std::make_unique<OverlapReport>(kOperation, ranks, *made->chunks_, *device);
   made->describe(desc);
   *plan = std::move(made);
   return {};
+}
+
+Status AllGatherMatmulPlan::make_transports(const TransportSite& site,
+                                            const perseid_all_gather_matmul_desc& desc) {
+  if (is_assumed(site.device)) return {};  // nothing is executed
+  Status status =
+      transport_of(site.device, site.group).make_gather(site, shards_, *chunks_, &transport_);
+  if (status.ok() && desc.sharded_scales == 1)
+    status = ScaleGather::make(site, batch_, shards_.begin, *chunks_, &scales_);
+  return status;
 }
 
 void AllGatherMatmulPlan::read_scales(op::DescriptorReader& reader,
@@ -272,7 +274,7 @@ void AllGatherMatmulPlan::describe(const perseid_all_gather_matmul_desc& desc) {
                          {"products", int64_t{desc.product_count}}};
   if (desc.canonical != 0) explanation.problem.emplace_back("canonical", "yes");
   describe_float8(desc, &explanation);
-  if (scales_ != nullptr) explanation.problem.emplace_back("sharded_scales", "yes");
+  if (desc.sharded_scales == 1) explanation.problem.emplace_back("sharded_scales", "yes");
   std::string inner;
   const auto count = [&](const op::Plan& product) {
     auto info = sized<perseid_plan_info>();

@@ -43,6 +43,7 @@ class AllGatherMatmulPlan final : public op::Plan {
   // By the model, of `chunks` in all.
   FusionForecast predict(const perseid_all_gather_matmul_desc& desc, int64_t chunks) const;
   int64_t chunks_on_gpu(const perseid_all_gather_matmul_desc& desc) const;
+  Status make_transports(const TransportSite& site, const perseid_all_gather_matmul_desc& desc);
   // How many rows of the last shard are to come in slices.
   int64_t rows_to_slice(const perseid_all_gather_matmul_desc& desc, int64_t chunks) const;
   perseid_matmul_desc product_of(const perseid_all_gather_matmul_desc& desc,

@@ -57,7 +57,7 @@ Status ContextAttentionPlan::make(op::DevicePointer device, GroupPointer group,
       return status;
   }
   if (Status status = made->make_transports(operation); !status.ok()) return status;
-  if (desc.report != 0)
+  if (desc.report != 0 && !is_assumed(*device))
     made->report_ =
         std::make_unique<OverlapReport>(kOperation, *made->group_, *made->chunks_, *device);
   made->describe(*desc.attention);
@@ -319,6 +319,7 @@ void ContextAttentionPlan::choose_fusion(uint32_t wanted) {
 }
 
 Status ContextAttentionPlan::make_transports(const Operation& operation) {
+  if (is_assumed(device())) return {};  // nothing is executed
   const TransportSite site{*group_, operation, device()};
   Shards gathered = shards_;
   if (by_heads_) gathered.inner *= std::exchange(gathered.outer, 1);  // in another order

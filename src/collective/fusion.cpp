@@ -80,6 +80,12 @@ FusionForecast forecast_fusion(const dispatch::Device& device, const Group& grou
   const Path& path = spared > 0 ? kNcclPath : !shared ? kSocket : on_gpu ? kNvlink : kSharedMemory;
   const double transfer =
       group.size() == 1 || bytes == 0 ? 0 : path.latency + bytes / path.bytes_per_second;
+  std::string assumed;
+  if (is_assumed(device))
+    assumed = concatenate(
+        "; assumed: ", shared ? "NVLink" : "a network", " at ", path.bytes_per_second / 1e9,
+        " GB/s after ", microseconds_text(path.latency),
+        device.gpu->facts().architecture == "sm_90a" ? "" : ", and 100 TFLOP/s of a GPU");
   const char* staged = nullptr;
   if (on_gpu && !shared && spared == 0) staged = "data goes through memory of the hosts";
   return {.product = product_seconds,
@@ -88,7 +94,8 @@ FusionForecast forecast_fusion(const dispatch::Device& device, const Group& grou
           .chunks = chunks,
           .staged = staged,
           .spared = spared,
-          .multiprocessors = on_gpu ? device.gpu->facts().multiprocessors : 0};
+          .multiprocessors = on_gpu ? device.gpu->facts().multiprocessors : 0,
+          .assumed = std::move(assumed)};
 }
 
 int64_t head_groups(const AttentionShard& shard, double transfer) {
@@ -116,7 +123,7 @@ bool choose_fusion(uint32_t wanted, const FusionForecast& forecast, std::string*
   if (forecast.staged != nullptr) {
     *why = concatenate("unfused: ", forecast.staged, ", predicted transfer ",
                        microseconds_text(forecast.transfer), ", ", forecast.computation, " ",
-                       microseconds_text(forecast.product));
+                       microseconds_text(forecast.product), forecast.assumed);
     return false;
   }
   const bool faster = forecast.fused() < forecast.unfused();
@@ -131,6 +138,7 @@ bool choose_fusion(uint32_t wanted, const FusionForecast& forecast, std::string*
     *why += concatenate(fused ? ", " : ", would leave ", forecast.spared, " of ",
                         forecast.multiprocessors, " multiprocessors",
                         fused ? " are left to NCCL" : " to NCCL");
+  *why += forecast.assumed;
   return fused;
 }
 

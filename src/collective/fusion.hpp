@@ -9,6 +9,11 @@
 
 namespace perseid::internal::collective {
 
+// A GPU that is not there: plans are explained, but nothing is executed.
+inline bool is_assumed(const dispatch::Device& device) {
+  return device.gpu != nullptr && device.gpu->facts().assumed;
+}
+
 // A product in 16-bit types on Hopper, by waves of tiles, with its launch.
 double sm90_product_seconds(const MatmulProblem& problem, int32_t multiprocessors);
 // Any product on the device.
@@ -25,6 +30,7 @@ struct FusionForecast {
   const char* staged = nullptr;
   // Multiprocessors that a fused product leaves free for the kernels of the transfer.
   int32_t spared = 0, multiprocessors = 0;
+  std::string assumed = {};  // of a GPU that is: the rates
 
   double fused() const {
     const auto count = static_cast<double>(chunks < 1 ? 1 : chunks);

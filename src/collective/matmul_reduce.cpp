@@ -116,7 +116,7 @@ Status MatmulReducePlan::make(op::DevicePointer device, GroupPointer group,
   const Status product = made->make_product(device, desc);
   if (Status status = ranks.exchange(operation, product, "", nullptr); !status.ok()) return status;
   if (Status status = made->make_transports(operation); !status.ok()) return status;
-  if (desc.report != 0)
+  if (desc.report != 0 && !is_assumed(*device))
     made->report_ = std::make_unique<OverlapReport>(operation.name, ranks, *made->chunks_, *device);
   made->describe(desc);
   *plan = std::move(made);
@@ -218,6 +218,7 @@ const cuda::RankSum* MatmulReducePlan::sum_with(DType bias) const {
 }
 
 Status MatmulReducePlan::make_transports(const Operation& operation) {
+  if (is_assumed(device())) return {};  // nothing is executed
   const Transport& transport = transport_of(device(), *group_);
   const TransportSite site{*group_, operation, device()};
   Status status = transport.make_reduce(site, shards_, *chunks_, &reduce_);

@@ -94,7 +94,8 @@ Wish wish_of_environment(const Group& group) {
 }  // namespace
 
 Status NcclLinks::agree(Group& group, const Operation& operation, std::shared_ptr<cuda::Gpu> gpu) {
-  if (gpu == nullptr || group.shares_memory() || group.size() == 1) return {};
+  if (gpu == nullptr || gpu->facts().assumed || group.shares_memory() || group.size() == 1)
+    return {};
   if (group.nccl() != nullptr) {
     const bool same = group.nccl()->gpu_->facts().index == gpu->facts().index;
     return group.exchange(operation,

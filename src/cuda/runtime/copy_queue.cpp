@@ -109,10 +109,10 @@ Status copy_tensor(const Gpu& gpu, const Tensor& from, const Tensor& to, void* s
 }
 
 Status find_capture(const Gpu& gpu, void* stream, bool* capturing) {
-  const PeerDriver* driver = nullptr;
-  if (Status status = load_peer_driver(&driver); !status.ok()) return status;
   const Gpu::Current current(gpu);
   if (!current.status().ok()) return current.status();
+  const PeerDriver* driver = nullptr;
+  if (Status status = load_peer_driver(&driver); !status.ok()) return status;
   int32_t state = 0;
   const Result result = driver->stream_capturing(static_cast<StreamHandle>(stream), &state);
   *capturing = state != 0;

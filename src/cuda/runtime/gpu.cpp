@@ -3,7 +3,9 @@
 #include "cuda/runtime/gpu.hpp"
 
 #include <algorithm>
+#include <charconv>
 #include <cstdlib>
+#include <string_view>
 
 #include "cuda/runtime/cache.hpp"
 
@@ -31,20 +33,30 @@ std::string architecture_of(int32_t major, int32_t minor) {
 }
 
 // What is assumed of a compute capability: its GPU for servers that is sold most, or else the
-// largest. After the vendor's data sheets.
+// largest. After the vendor's data sheets. Of a capability between two of them what is assumed of
+// the older one: shared memory, which kernels depend on, is that of the vendor's table.
 struct Assumed {
-  const char* capability;
   const char* name;
-  int32_t major, minor, multiprocessors;
+  int32_t capability, multiprocessors;
   int32_t l2_mib, shared_bytes;
   int64_t memory_gib;
 };
-constexpr Assumed kAssumed[] = {{"sm_80", "A100", 8, 0, 108, 40, 166912, 80},
-                                {"sm_86", "A40", 8, 6, 84, 6, 101376, 48},
-                                {"sm_89", "L40S", 8, 9, 142, 96, 101376, 48},
-                                {"sm_90", "H100", 9, 0, 132, 50, 232448, 80},
-                                {"sm_100", "B200", 10, 0, 148, 126, 232448, 180},
-                                {"sm_120", "RTX 5090", 12, 0, 170, 96, 101376, 32}};
+constexpr Assumed kAssumed[] = {
+    {"A100", 80, 108, 40, 166912, 80},          {"A40", 86, 84, 6, 101376, 48},
+    {"Jetson AGX Orin", 87, 16, 4, 166912, 64}, {"L40S", 89, 142, 96, 101376, 48},
+    {"H100", 90, 132, 50, 232448, 80},          {"B200", 100, 148, 126, 232448, 180},
+    {"RTX 5090", 120, 170, 96, 101376, 32}};
+
+// Of "sm_90", also "sm_90a", or 0.
+int32_t capability_of(std::string_view text) {
+  if (!text.starts_with("sm_")) return 0;
+  text.remove_prefix(3);
+  if (text.ends_with('a') || text.ends_with('f')) text.remove_suffix(1);
+  int32_t number = 0;
+  const char* const end = text.data() + text.size();
+  const auto [rest, failure] = std::from_chars(text.data(), end, number);
+  return failure == std::errc() && rest == end && text.size() <= 3 ? number : 0;
+}
 
 // Kernels of single rows compile in a tenth of the time of those that multiply tiles.
 bool compiles_fast(const std::string& kernel) {
@@ -61,26 +73,31 @@ Status nothing_runs(const GpuFacts& facts) {
 }  // namespace
 
 Status Gpu::assume(const std::string& capability, std::shared_ptr<Gpu>* gpu) {
-  std::string known;
-  for (const Assumed& each : kAssumed) {
-    known += concatenate(known.empty() ? "" : ", ", each.capability);
-    if (capability != each.capability) continue;
-    static constexpr Driver kNone{};
-    std::shared_ptr<Gpu> assumed(new Gpu(kNone, 0));
-    assumed->facts_ = {.name = concatenate(each.name, ", assumed"),
-                       .major = each.major,
-                       .minor = each.minor,
-                       .multiprocessors = each.multiprocessors,
-                       .l2_bytes = each.l2_mib << 20,
-                       .shared_bytes = each.shared_bytes,
-                       .memory_bytes = static_cast<size_t>(each.memory_gib) << 30,
-                       .architecture = architecture_of(each.major, each.minor),
-                       .assumed = true};
-    *gpu = std::move(assumed);
-    return {};
-  }
-  return Status::error(PERSEID_INVALID_ARGUMENT, "assume is \"", capability, "\", expected one of ",
-                       known);
+  const int32_t wanted = capability_of(capability), major = wanted / 10, minor = wanted % 10;
+  if (wanted < kOldestCapability)
+    return Status::error(PERSEID_INVALID_ARGUMENT, "assume is \"", capability,
+                         "\", expected sm_ and a compute capability from 8.0 on, such as sm_80, "
+                         "sm_90 or sm_120");
+  const Assumed* like = kAssumed;
+  for (const Assumed& each : kAssumed)
+    if (each.capability <= wanted) like = &each;
+  const std::string kind =
+      like->capability == wanted
+          ? like->name
+          : concatenate("compute capability ", major, ".", minor, " like ", like->name);
+  static constexpr Driver kNone{};
+  std::shared_ptr<Gpu> assumed(new Gpu(kNone, 0));
+  assumed->facts_ = {.name = kind + ", assumed",
+                     .major = major,
+                     .minor = minor,
+                     .multiprocessors = like->multiprocessors,
+                     .l2_bytes = like->l2_mib << 20,
+                     .shared_bytes = like->shared_bytes,
+                     .memory_bytes = static_cast<size_t>(like->memory_gib) << 30,
+                     .architecture = architecture_of(major, minor),
+                     .assumed = true};
+  *gpu = std::move(assumed);
+  return {};
 }
 
 Gpu::Current::Current(const Gpu& gpu) : gpu_(gpu) {

@@ -1,0 +1,160 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// Plans for a GPU that is not there: any compute capability from 8.0 on, operands in chunks, ranks.
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <functional>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "perseid/collective.hpp"
+#include "perseid/perseid.hpp"
+
+namespace perseid {
+namespace {
+
+void expect_has(const std::string& text, const std::string& part) {
+  EXPECT_NE(text.find(part), std::string::npos) << part << " in:\n" << text;
+}
+
+void expect_error(perseid_status status, const std::string& part,
+                  const std::function<void()>& body) {
+  try {
+    body();
+    ADD_FAILURE() << "no error: " << part;
+  } catch (const Error& error) {
+    EXPECT_EQ(error.status(), status) << error.what();
+    expect_has(error.what(), part);
+  }
+}
+
+std::string attention_of(const char* capability, DType dtype = bf16) {
+  const Attention attention(
+      Context::assumed(capability),
+      {.dtype = dtype, .heads = 2, .q_len = 256, .kv_len = 256, .head_dim = 64, .gradients = 7});
+  return attention.info().implementation;
+}
+
+TEST(AssumedGpu, IsOfAnyCapabilityThatTheLibraryRunsOn) {
+  for (const char* portable : {"sm_80", "sm_86", "sm_87", "sm_88", "sm_89", "sm_100", "sm_103",
+                               "sm_103a", "sm_110", "sm_120", "sm_121", "sm_121f", "sm_130"})
+    EXPECT_EQ(attention_of(portable), "cuda:portable") << portable;
+  EXPECT_EQ(attention_of("sm_90"), "cuda:sm90");
+  EXPECT_EQ(attention_of("sm_90a"), "cuda:sm90");
+  // As a device of that capability.
+  const std::string facts(Context::assumed("sm_103").facts());
+  expect_has(facts, "\"capability\": \"10.3\"");
+  expect_has(facts, "compute capability 10.3 like B200, assumed");
+  expect_has(std::string(Context::assumed("sm_87").facts()), "\"architecture\": \"sm_80\"");
+  for (const char* unknown : {"sm_75", "sm_70", "", "90", "sm_", "sm_90x", "sm_9o", "sm_1000",
+                              "compute_90", "sm_-90", "sm_aa"})
+    expect_error(PERSEID_INVALID_ARGUMENT, "a compute capability from 8.0 on",
+                 [&] { Context::assumed(unknown); });
+}
+
+TEST(AssumedGpu, PlansOperandsInChunks) {
+  for (const char* capability : {"sm_80", "sm_90", "sm_100"}) {
+    const Context context = Context::assumed(capability);
+    for (const DType dtype : {bf16, f32}) {
+      const Chunks keys = Chunks::even(1024, 8);
+      const Attention attention(context, {.dtype = dtype,
+                                          .heads = 2,
+                                          .q_len = 128,
+                                          .kv_len = 1024,
+                                          .head_dim = 64,
+                                          .async_kv = keys});
+      expect_has(attention.info().implementation, "cuda:");
+      for (const ChunkDim dim : {ChunkDim::kM, ChunkDim::kK}) {
+        const Chunks of_a = Chunks::even(512, 4, dim);
+        const Matmul matmul(context,
+                            {.dtype = dtype, .m = 512, .n = 512, .k = 512, .async_a = of_a});
+        expect_has(matmul.info().implementation, "cuda:");
+      }
+      const Chunks of_c = Chunks::even(512, 4);
+      const Matmul matmul(context, {.dtype = dtype, .m = 512, .n = 512, .k = 512, .sink_c = of_c});
+      expect_has(matmul.info().implementation, "cuda:");
+    }
+  }
+}
+
+// What make(group) explains on each rank.
+std::vector<std::string> explained(int32_t ranks,
+                                   const std::function<std::string(const Group&)>& make) {
+  const std::vector<Group> groups = Group::threads(ranks);
+  std::vector<std::string> texts(groups.size());
+  std::vector<std::thread> threads;
+  for (size_t rank = 0; rank < groups.size(); ++rank)
+    threads.emplace_back([&, rank] {
+      try {
+        texts[rank] = make(groups[rank]);
+      } catch (const Error& error) {
+        texts[rank] = error.what();
+      }
+    });
+  for (std::thread& thread : threads) thread.join();
+  return texts;
+}
+
+TEST(AssumedGpu, PlansOverRanksAreExplainedAndNotExecuted) {
+  for (const char* capability : {"sm_80", "sm_90", "sm_103"}) {
+    const std::vector<std::string> texts = explained(4, [&](const Group& group) -> std::string {
+      const Context context = Context::assumed(capability);
+      const AllGatherMatmul gather(
+          context, group,
+          {.dtype = bf16, .m = 64, .k = 512, .products = {{.n = 128}}, .report = true});
+      std::string text = gather.explain();
+      for (const bool all : {false, true})
+        text +=
+            MatmulReduce(
+                context, group,
+                {.dtype = bf16, .all_reduce = all, .m = 2048, .n = 2048, .k = 1024, .report = true})
+                .explain();
+      for (const bool canonical : {false, std::string(capability) == "sm_90"})
+        for (const Sharding placement : {Sharding::kContiguous, Sharding::kZigzag})
+          text += ContextAttention(context, group,
+                                   {.attention = {.dtype = bf16,
+                                                  .heads = 32,
+                                                  .kv_heads = 8,
+                                                  .q_len = 4096,
+                                                  .kv_len = 4096,
+                                                  .head_dim = 128,
+                                                  .mask = causal_bottom_right(),
+                                                  .gradients = canonical ? 0u : 7u},
+                                    .placement = placement,
+                                    .report = true,
+                                    .canonical = canonical})
+                      .explain();
+      // Refused on each rank before anything waits for another one.
+      std::vector<std::byte> memory(1 << 20);
+      const auto tensor = [&](size_t at, int64_t rows, int64_t columns) {
+        return Tensor(memory.data() + at, bf16, {rows, columns}, {}, {kDLCUDA, 0});
+      };
+      try {
+        gather.execute({.a = tensor(0, 64, 512),
+                        .b = {tensor(128 << 10, 512, 128)},
+                        .c = {tensor(512 << 10, 256, 128)}},
+                       std::span(memory).subspan(768 << 10));
+        text += "executed";
+      } catch (const Error& error) {
+        text += error.what();
+      }
+      return text;
+    });
+    for (const std::string& text : texts) {
+      expect_has(text, "cuda:copy_engines");
+      expect_has(text, "assumed: NVLink at 385 GB/s after 28 us");
+      expect_has(text, "predicted ");
+      expect_has(text, "the context assumes a GPU");
+      EXPECT_EQ(text.find("executed"), std::string::npos) << text;
+    }
+    expect_has(texts[0], std::string(capability) == "sm_90" ? "cuda:sm90" : "cuda:");
+    EXPECT_EQ(texts[0].find("100 TFLOP/s") == std::string::npos, std::string(capability) == "sm_90")
+        << texts[0];
+  }
+}
+
+}  // namespace
+}  // namespace perseid
