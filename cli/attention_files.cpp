@@ -100,6 +100,8 @@ void validate(const AttentionFlags& flags) {
     bad_input("--grad-bias is the gradient of --bias, which is not given");
   if (flags.cu_seqlens_q.empty() != flags.cu_seqlens_kv.empty())
     bad_input("--cu-seqlens-q and --cu-seqlens-kv go together");
+  if (flags.window_bottom_right && flags.window.empty())
+    bad_input("--window-bottom-right is given without --window, which it aligns; give both");
   if (flags.layout != "bshd" && flags.layout != "bhsd")
     bad_input(fmt::format("--layout must be bshd or bhsd, got '{}'", flags.layout));
   if (flags.causal != "none" && flags.causal != "top-left" && flags.causal != "bottom-right")

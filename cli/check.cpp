@@ -56,7 +56,7 @@ struct Flags {
   bool plans_only = false;
   bool async = false;
   bool collective = false, canonical = false;
-  int64_t ranks = 0;
+  std::optional<int64_t> ranks;
   bool verbose = false;
   std::vector<uint64_t> part = {0, 1};
 };
@@ -268,7 +268,15 @@ void print_report(const CLI::App& command, const Common& common, const Flags& fl
 }
 
 int check(const CLI::App& command, const Common& common, const Flags& flags) {
-  if (flags.collective) return check_collective(common, flags.ranks, flags.seed, flags.canonical);
+  if (flags.collective) {
+    if (flags.fuzz > 0)
+      bad_input("--fuzz is of one rank; check collective draws its problems by --seed");
+    if (!common.dtype.empty() || !common.impl.empty())
+      bad_input(
+          "check collective checks all types with the first implementation; leave --dtype "
+          "and --impl out");
+    return check_collective(common, flags.ranks, flags.seed, flags.canonical);
+  }
   if (flags.fuzz > 0 && (!flags.problems.file.empty() || !flags.problems.given.empty()))
     bad_input("--fuzz draws its own problems; it goes with an operation, --seed and --impl alone");
   if (flags.fuzz > kMostRandom)
@@ -294,6 +302,11 @@ int check(const CLI::App& command, const Common& common, const Flags& flags) {
   const Devices devices(common);
   const Tally tally = flags.fuzz > 0 ? fuzz(command, common, devices, flags)
                                      : check_list(common, devices, problems);
+  if (tally.checked == 0 && flags.part[1] == 1 && flags.seconds == 0 && !flags.plans_only)
+    throw Error(
+        PERSEID_UNSUPPORTED,
+        fmt::format("nothing was checked: {}",
+                    devices.absent().empty() ? "the GPU has no kernels for it" : devices.absent()));
   const int code = exit_code_of(tally, problems.size());
   std::vector<Entry> failures;
   nlohmann::json results = nlohmann::json::array();
@@ -325,7 +338,6 @@ void add_check(CLI::App& app, const Common& common, Action& action) {
   CLI::App* collective = command->add_subcommand(
       "collective", "products over ranks, with random shapes, shards and delays by --seed");
   collective->add_option("-n,--ranks", flags->ranks, "how many ranks (2, then 3, then 5)")
-      ->check(not_negative())
       ->type_name("N");
   collective->add_flag("--canonical", flags->canonical,
                        "in canonical order, bit for bit as one rank, with 2, then 4, then 8 ranks");

@@ -417,17 +417,18 @@ std::vector<int32_t> gpu_ranks(bool canonical) {
 
 }  // namespace
 
-int check_collective(const Common& common, int64_t ranks, uint64_t seed, bool canonical) {
-  if (ranks < 0 || ranks > PERSEID_MAX_RANKS)
-    bad_input(fmt::format("-n must be from 1 to {} ranks, got {}", PERSEID_MAX_RANKS, ranks));
-  if (canonical && ranks > 0 && 8 % ranks != 0)
-    bad_input(fmt::format("-n must be 1, 2, 4 or 8 with --canonical, got {}", ranks));
+int check_collective(const Common& common, std::optional<int64_t> ranks, uint64_t seed,
+                     bool canonical) {
+  if (ranks && (*ranks < 1 || *ranks > PERSEID_MAX_RANKS))
+    bad_input(fmt::format("-n must be from 1 to {} ranks, got {}", PERSEID_MAX_RANKS, *ranks));
+  if (canonical && ranks && 8 % *ranks != 0)
+    bad_input(fmt::format("-n must be 1, 2, 4 or 8 with --canonical, got {}", *ranks));
   const bool gpu = on_gpu(common);
   Progress progress(common, "check collective");
   std::vector<int32_t> sizes = {2, 3, 5};
   if (canonical) sizes = {2, 4, 8};
   if (gpu) sizes = gpu_ranks(canonical);
-  if (ranks > 0) sizes = {static_cast<int32_t>(ranks)};
+  if (ranks) sizes = {static_cast<int32_t>(*ranks)};
   // Rank r uses GPU r; on the CPU all share one context.
   std::vector<Context> contexts;
   for (int32_t rank = 0; rank < (gpu ? sizes.back() : 1); ++rank)

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <random>
 #include <span>
 #include <string>
@@ -18,8 +19,10 @@
 
 namespace perseid::cli {
 
-// With `ranks` ranks; 0: with 2, 3 and 5, in canonical order with 2, 4 and 8. The exit code.
-int check_collective(const Common& common, int64_t ranks, uint64_t seed, bool canonical);
+// With `ranks` ranks; none given: with 2, 3 and 5, in canonical order with 2, 4 and 8. The exit
+// code.
+int check_collective(const Common& common, std::optional<int64_t> ranks, uint64_t seed,
+                     bool canonical);
 
 // ---- What its parts share ----
 

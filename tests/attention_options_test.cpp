@@ -60,7 +60,8 @@ TEST(AttentionOptions, AreRefusedWhereTheyContradictOthers) {
   options.mask.bottom_right = true;
   EXPECT_EQ(sentence_of(options), "");  // a window without limits is none
   options.mask = {.causal = PERSEID_CAUSAL_TOP_LEFT, .left = 1, .bottom_right = true};
-  expect_part(sentence_of(options), "window_bottom_right is 1, but window is 1 and causal is 1");
+  expect_part(sentence_of(options),
+              "window_bottom_right is 1 with causal, whose alignment a window then has");
   options = plain;
   options.kv_starts = true;
   expect_part(sentence_of(options), "kv_starts is 1, but ragged is 0 and kv_lens is 0; set both");

@@ -90,6 +90,66 @@ TEST_F(CliWordsTest, ShapeErrorsGiveAdvice) {
 
 // ---- Help -------------------------------------------------------------------------------------
 
+// What a problem's numbers cannot be, or one flag is without another.
+TEST_F(CliWordsTest, ProblemsThatFitNoCallAreRefused) {
+  const std::string attention = "attention --q-len 8 --kv-len 8 --head-dim 8 ";
+  for (const std::string& command : {"explain " + attention, "check " + attention})
+    for (const char* splits : {"-1", "9999999999", "4294967296"})
+      expect_refused(command + "--num-splits=" + splits, 2,
+                     std::string("--num-splits must be from 0 to 4294967295, got ") + splits);
+  std::ofstream(path("p.jsonl"))
+      << R"({"op":"attention","q_len":8,"kv_len":8,"head_dim":8,"num_splits":-1})"
+      << "\n";
+  expect_refused("explain --problems @p.jsonl --json", 2, "--num-splits must be from 0");
+  EXPECT_EQ(json("explain " + attention + "--num-splits 4294967295")["problem"]["num_splits"],
+            4294967295u);
+  expect_refused("explain softmax --shape 2,2 --dim 4294967295", 2, "--dim must be from -8 to 7");
+  for (const char* command : {"explain ", "check "}) {
+    expect_refused(command + attention + "--kv-index 0", 2,
+                   "--kv-index is given without --kv-batch");
+    expect_refused(command + attention + "--window-bottom-right", 2,
+                   "--window-bottom-right is 1 without a window, which it aligns");
+    expect_refused(command + attention + "--kv-batch 2", 2, "--kv-index");
+  }
+  expect_refused("explain " + attention + "--kv-batch 2 --kv-index 2", 2,
+                 "--kv-index has 2, expected 0 to 1, the entries of key and value");
+  expect_refused("explain " + attention + "--kv-batch 2 --kv-index=-1", 2, "--kv-index has -1");
+  expect_refused("explain " + attention + "--max-q-len 7", 2,
+                 "--max-q-len is 7, expected at least 8, the longest of the problem");
+  expect_refused("explain " + attention + "--max-kv-len 7", 2, "--max-kv-len is 7");
+  expect_refused("explain " + attention + "--q-lens 9", 2,
+                 "--q-lens has 9, expected 0 to 8, the most queries of a sequence");
+  expect_refused("explain " + attention + "--kv-lens 9", 2, "--kv-lens has 9");
+  expect_refused("explain attention --head-dim 8 --cu-seqlens-q 0,4 --cu-seqlens-kv 1,4", 2,
+                 "cumulative lengths begin with 0");
+  expect_ok("explain " + attention + "--kv-batch 2 --kv-index 1 --q-lens 8 --max-q-len 8");
+  expect_refused("explain " + attention + "--window 1,1 --window-bottom-right --causal top-left", 2,
+                 "--window-bottom-right is 1 with causal");
+  expect_refused("explain attention --head-dim 8 --cu-seqlens-q 0,4 --kv-starts 0 --total-kv 4", 2,
+                 "a start does not say where its sequence ends");
+  expect_refused(
+      "run attention --query @q.npy --key @k.npy --value @v.npy --out @o.npy "
+      "--window-bottom-right",
+      2, "--window-bottom-right is given without --window");
+  const Ended wish = run("explain " + attention + "--impl cpu:fast");
+  EXPECT_EQ(wish.code, 2);
+  EXPECT_TRUE(has(wish.err, "--impl is \"cpu:fast\", expected one or several")) << wish.err;
+  EXPECT_FALSE(has(wish.err, "NULL") || has(wish.err, "descriptor")) << wish.err;
+  EXPECT_EQ(json("explain " + attention + "--backward --deterministic")["problem"]["deterministic"],
+            "yes");
+  EXPECT_FALSE(json("explain " + attention + "--backward")["problem"].contains("deterministic"));
+}
+
+// Without a GPU, or with one whose kernels refuse the problem.
+TEST_F(CliWordsTest, CheckingNothingIsNoSuccess) {
+  const std::string command = in_folder(
+      "PERSEID_DISABLE_CUDA=1 " PERSEID_CLI
+      " check attention --q-len 8 --kv-len 8 --head-dim 8 --impl cuda:portable >@stdout 2>@stderr");
+  const int status = std::system(command.c_str());
+  EXPECT_EQ(WEXITSTATUS(status), 3) << text_of("stdout");
+  EXPECT_TRUE(has(text_of("stderr"), "nothing was checked: ")) << text_of("stderr");
+}
+
 TEST_F(CliWordsTest, HelpLeavesOutTheFlagsForTests) {
   for (const char* command : {"check attention", "explain matmul", "bench softmax"}) {
     const std::string help = run(std::string(command) + " --help").out;

@@ -3,6 +3,7 @@
 #include "harness/launch.hpp"
 
 #include <algorithm>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 namespace perseid::harness {
@@ -117,9 +118,16 @@ perseid_status plan_matmul(const Context& context, const Problem& p, perseid_pla
 }  // namespace
 
 std::string unsayable(const Problem& p) {
+  if (p.op == Op::kSoftmax && p.dim != static_cast<int32_t>(p.dim))
+    return "--dim must be from -8 to 7, got " + std::to_string(p.dim);
   if (p.op == Op::kAttention) {
     if (!p.window.empty() && p.window.size() != 2)
       return "--window is LEFT,RIGHT: two numbers, got " + std::to_string(p.window.size());
+    if (p.num_splits < 0 || p.num_splits > std::numeric_limits<uint32_t>::max())
+      return "--num-splits must be from 0 to 4294967295, got " + std::to_string(p.num_splits);
+    if (p.kv_batch == 0 && !p.kv_index.empty())
+      return "--kv-index is given without --kv-batch, the entries of key and value that it picks "
+             "from; give both";
     if (p.bias.size() > 4 || p.visible.size() > 4)
       return "--bias and --visible broadcast against [batch, heads, q_len, kv_len]: give at most 4 "
              "dimensions, got " +

@@ -28,7 +28,7 @@ void read_cache(DescriptorReader& reader, const perseid_attention_desc& desc,
   problem->kv_starts = reader.flag("kv_starts", desc.kv_starts);
   reader.require(!problem->kv_starts || (problem->ragged && problem->kv_lens),
                  "kv_starts is 1, but ragged is ", desc.ragged, " and kv_lens is ", desc.kv_lens,
-                 "; set both, since a start says neither where its sequence ends");
+                 "; set both: a start does not say where its sequence ends");
   problem->kv_index = desc.kv_batch != 0;
   problem->kv_batch = problem->kv_index ? reader.size("kv_batch", desc.kv_batch) : problem->batch;
   reader.require(!problem->kv_index || !problem->ragged, "kv_batch is ", desc.kv_batch,
@@ -93,10 +93,11 @@ void read_mask(DescriptorReader& reader, const perseid_attention_desc& desc,
     problem->window_right = desc.window_right;
   }
   problem->window_bottom_right = reader.flag("window_bottom_right", desc.window_bottom_right);
-  reader.require(
-      !problem->window_bottom_right || (desc.window != 0 && problem->causal == Causal::kNone),
-      "window_bottom_right is 1, but window is ", desc.window, " and causal is ", desc.causal,
-      "; it aligns a window without causal, and with causal a window has its alignment");
+  reader.require(!problem->window_bottom_right || desc.window != 0,
+                 "window_bottom_right is 1 without a window, which it aligns; set window too");
+  reader.require(!problem->window_bottom_right || problem->causal == Causal::kNone,
+                 "window_bottom_right is 1 with causal, whose alignment a window then has; set one "
+                 "of them");
   problem->visible = reader.flag("visible", desc.visible);
 }
 
@@ -203,6 +204,7 @@ std::vector<dispatch::Fact> facts_of(const AttentionProblem& problem) {
   if (problem.backward())
     facts.emplace_back("gradients", text_of_gradients(problem.grad_query, problem.grad_key,
                                                       problem.grad_value, problem.grad_bias));
+  if (problem.backward() && problem.deterministic) facts.emplace_back("deterministic", "yes");
   if (problem.accumulates())
     facts.emplace_back("accumulate",
                        text_of_gradients(problem.accumulate_query, problem.accumulate_key,
