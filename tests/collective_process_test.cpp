@@ -284,6 +284,19 @@ TEST_F(Processes, SayWhatTheEnvironmentLacks) {
   refused({{"PMI_RANK", "0"}, {"PMI_SIZE", "2"}}, "MPI");
   refused({{"PERSEID_RANK", "0"}, {"PERSEID_WORLD_SIZE", "2"}, {"PERSEID_RENDEZVOUS", "mpi:lam"}},
           "is \"mpi:lam\", expected mpi:openmpi or mpi:mpich");
+  for (const char* port : {"0", "65536", "99999", "-1", "9999999999999999999"}) {
+    const std::string rendezvous = std::string("tcp:127.0.0.1:") + port;
+    refused({{"PERSEID_RANK", "0"},
+             {"PERSEID_WORLD_SIZE", "2"},
+             {"PERSEID_TOKEN", "secret"},
+             {"PERSEID_RENDEZVOUS", rendezvous.c_str()}},
+            "expected a port from 1 to 65535");
+  }
+  // One rank too, which needs nothing of them.
+  refused({{"PERSEID_RANK", "0"}, {"PERSEID_WORLD_SIZE", "1"}, {"PERSEID_SHARED_MEMORY", "maybe"}},
+          "PERSEID_SHARED_MEMORY is \"maybe\", expected 0 or 1");
+  refused({{"PERSEID_RANK", "0"}, {"PERSEID_WORLD_SIZE", "1"}, {"PERSEID_TRANSPORT", "bogus"}},
+          "PERSEID_TRANSPORT is \"bogus\", expected mpi, sockets or nccl");
 }
 
 TEST_F(Processes, MeetByACallback) {

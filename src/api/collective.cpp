@@ -50,9 +50,10 @@ Status create(const perseid_group_options& options, std::shared_ptr<Group>* grou
   collective::Place place{options.rank, options.size,
                           options.rendezvous == nullptr ? "" : options.rendezvous,
                           options.token == nullptr ? "" : options.token};
-  Status status;
+  Status status = collective::check_environment();
   const bool by_callback = options.all_gather != nullptr;
-  if (options.size == 0) status = collective::place_of_environment(!by_callback, &place);
+  if (status.ok() && options.size == 0)
+    status = collective::place_of_environment(!by_callback, &place);
   const bool by_mpi = place.rendezvous.starts_with(collective::kMpiRendezvous);
   if (status.ok() && !by_mpi) status = collective::check_place(place);
   if (!status.ok()) return status;

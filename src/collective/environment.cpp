@@ -9,9 +9,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cstdlib>
 #include <cstring>
+#include <initializer_list>
 
 #include "collective/rendezvous.hpp"
 
@@ -131,6 +133,18 @@ bool is_reachable(const ifaddrs& interface) {
   return address >> 16 != 0xa9fe;  // 169.254.0.0/16: link-local
 }
 
+// Port 0 would be any that is free, which no other rank knows.
+Status check_port(const std::string& rendezvous) {
+  constexpr int64_t kLastPort = 65535;
+  const std::string text = rendezvous.substr(rendezvous.rfind(':') + 1);
+  int64_t port = 0;
+  const char* const end = text.data() + text.size();
+  const auto parsed = std::from_chars(text.data(), end, port);
+  if (parsed.ptr != end || (parsed.ec == std::errc{} && 1 <= port && port <= kLastPort)) return {};
+  return Status::error(PERSEID_INVALID_ARGUMENT, "the rendezvous is \"", rendezvous,
+                       "\", expected a port from 1 to ", kLastPort);
+}
+
 }  // namespace
 
 std::string host_of_environment() {
@@ -148,6 +162,22 @@ std::string host_of_environment() {
 }
 
 bool names_host() { return !variable("PERSEID_ADDRESS").empty(); }
+
+Status check_environment() {
+  const auto check = [](const char* name, std::initializer_list<const char*> values,
+                        const char* expected) {
+    const std::string value = variable(name);
+    const bool known =
+        value.empty() || std::find(values.begin(), values.end(), value) != values.end();
+    return known ? Status()
+                 : Status::error(PERSEID_INVALID_ARGUMENT, name, " is \"", value, "\", expected ",
+                                 expected);
+  };
+  Status status = check("PERSEID_SHARED_MEMORY", {"0", "1"}, "0 or 1");
+  if (status.ok())
+    status = check("PERSEID_TRANSPORT", {"mpi", "sockets", "nccl"}, "mpi, sockets or nccl");
+  return status;
+}
 
 bool shares_memory_of_environment() { return variable("PERSEID_SHARED_MEMORY") != "0"; }
 
@@ -191,7 +221,7 @@ Status check_place(const Place& place) {
     return Status::error(PERSEID_INVALID_ARGUMENT,
                          "a rendezvous by TCP needs a token; set PERSEID_TOKEN to the same secret "
                          "on all ranks");
-  return {};
+  return place.rendezvous.starts_with("tcp:") ? check_port(place.rendezvous) : Status();
 }
 
 }  // namespace perseid::internal::collective

@@ -128,9 +128,7 @@ Status offer_mpi(const perseid_mpi_functions* mpi, MpiOffer* offer) {
   const char* const value = std::getenv(kVariable);
   const std::string_view wanted = value == nullptr ? "" : value;
   *offer = {.usable = false, .number = next_number.load()};
-  if (!wanted.empty() && wanted != "mpi" && wanted != "sockets" && wanted != "nccl")
-    return Status::error(PERSEID_INVALID_ARGUMENT, kVariable, " is \"", wanted,
-                         "\", expected mpi, sockets or nccl");
+  if (Status status = check_environment(); !status.ok()) return status;
   if (wanted == "sockets") return {};
   const char* level = "";
   offer->usable = mpi != nullptr && mpi->allows_threads(&level) != 0;

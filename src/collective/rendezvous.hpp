@@ -27,6 +27,8 @@ struct Place {
 // From the environment: PERSEID_RANK, PERSEID_WORLD_SIZE, PERSEID_RENDEZVOUS and PERSEID_TOKEN,
 // else the variables of OpenMPI, torchrun or MPICH. Rendezvous and token where they are needed.
 Status place_of_environment(bool with_rendezvous, Place* place);
+// Refuses values of PERSEID_SHARED_MEMORY and PERSEID_TRANSPORT that say nothing.
+Status check_environment();
 // False: PERSEID_SHARED_MEMORY=0 asks to treat ranks as if each were on a host of its own.
 bool shares_memory_of_environment();
 // What the ranks of a host have in common and those of others have not: PERSEID_HOSTID, else what

@@ -78,9 +78,13 @@ Status SharedMemory::allocate(Group& group, const Operation& operation,
     size_t total = 0;
     for (const Wanted& of_rank : wanted) {
       begin.push_back(total);
+      // Larger than any memory: the sum stays within 64 bits.
       constexpr uint64_t kMost = std::numeric_limits<uint64_t>::max() / 4 / kMostRanks;
-      // Whatever is larger than any memory: the sum stays within 64 bits.
-      total += (std::min(of_rank.bytes, kMost) + kAlignment - 1) / kAlignment * kAlignment;
+      if (of_rank.bytes > kMost)
+        return Status::error(PERSEID_OUT_OF_MEMORY, operation.name, ": rank ", begin.size() - 1,
+                             " asks for ", of_rank.bytes,
+                             " bytes, more than any machine has; ask for less");
+      total += (of_rank.bytes + kAlignment - 1) / kAlignment * kAlignment;
     }
     status = group.share(
         operation, std::max(total, kAlignment), [](std::byte*) {}, &block.segment);
