@@ -130,18 +130,20 @@ __device__ __forceinline__ void round_weights(const float (&scores)[kCount],
   for (int i = 0; i < kCount / 2; ++i) weights[i] = round_pair<D>(scores[2 * i], scores[2 * i + 1]);
 }
 
-// Returns at once if m has followed in no row of the warp. Only rows in which it has get a new
-// limit, so that a row's bits do not depend on its neighbours.
+// Returns at once if m has followed in no row of the warp, unless all rows are to get new limits.
+// Otherwise only rows in which it has followed get one, so that a row's bits do not depend on its
+// neighbours.
 template <int kCount>
 __device__ __forceinline__ void rescale(float (&out)[kCount], const float (&factor)[2],
-                                        float scale_log2, RowStatistics& rows) {
-  if (!__any_sync(0xffffffffu, factor[0] != 1 || factor[1] != 1)) return;
+                                        float scale_log2, RowStatistics& rows,
+                                        bool all_limits = false) {
+  if (!__any_sync(0xffffffffu, factor[0] != 1 || factor[1] != 1 || all_limits)) return;
 #pragma unroll
   for (int i = 0; i < kCount; ++i) out[i] *= factor[i / 2 % 2];
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     const float limit = limit_of(rows, r, scale_log2);
-    rows.limit[r] = factor[r] != 1 ? limit : rows.limit[r];
+    rows.limit[r] = factor[r] != 1 || all_limits ? limit : rows.limit[r];
   }
 }
 

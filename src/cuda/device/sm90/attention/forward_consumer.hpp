@@ -205,9 +205,15 @@ class ForwardConsumer {
     issue_qk_and_pv<kIteration>(at);
     const auto operands = softmax<false, 1, kMask>(at, n);
     // Under a causal mask some rows see little of the first KV tile: limits that follow from its
-    // sums are low.
-    if constexpr (!kOfPlanes && C.right && kIteration != Iteration::kLater)
-      if (kIteration == Iteration::kSecond || second_) set_limits(statistics_, rules_.scale_log2());
+    // sums are low, and are set once more after the second iteration. Where that is not known at
+    // compile time, the next rescaling sets them: with a branch here the assembler would not
+    // interleave the exponentials with their rounding.
+    if constexpr (!kOfPlanes && C.right) {
+      if constexpr (kIteration == Iteration::kSecond)
+        set_limits(statistics_, rules_.scale_log2());
+      else if constexpr (kIteration != Iteration::kLater)
+        limits_pending_ = second_;
+    }
     second_ = false;
     if constexpr (C.overlap_softmax_pv) ptx::order_after(statistics_.sum[0] + statistics_.sum[1]);
     wait_pv();
@@ -410,7 +416,8 @@ class ForwardConsumer {
       ping_pong_.scheduler_arrive();
       store(at - 1);
     } else if constexpr (!kOfPlanes) {
-      rescale(out_, factor_, rules_.scale_log2(), statistics_);
+      rescale(out_, factor_, rules_.scale_log2(), statistics_,
+              kIteration == Iteration::kAny && limits_pending_);
     }
     if constexpr (kIteration != Iteration::kLater) kv_.skip_last_values();
     kv_.wait_value();
@@ -485,8 +492,11 @@ class ForwardConsumer {
     } else {
       rules_.before_softmax(operands, scores_);
       online_softmax<kFirst, C.dropout>(scores_, rules_.scale_log2(), statistics_, factor_);
-      if constexpr (kFirst) set_limits(statistics_, rules_.scale_log2());
-      if constexpr (kFirst) second_ = true;
+      if constexpr (kFirst) {
+        set_limits(statistics_, rules_.scale_log2());
+        second_ = true;
+        limits_pending_ = false;
+      }
     }
     rules_.draw_early(tile, n, operands);
     return operands;
@@ -581,6 +591,7 @@ class ForwardConsumer {
   float result_factor_[2];          // of the results in the epilogue; of planes: the row sums
   bool epilogue_deferred_ = false;  // the results of the tile before are still in out_
   bool second_ = false;             // the next iteration is its tile's second
+  bool limits_pending_ = false;     // the next rescaling sets the limits of all rows
   bool accumulates_ = false;        // out_ has products of this tile
 };
 
