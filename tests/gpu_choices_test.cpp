@@ -281,6 +281,37 @@ TEST(AttentionKernels, TakeFloat32) {
       }
 }
 
+// Blocks of a cluster have neighbouring tiles of queries of a head, whose rows all see two tiles of
+// keys; and a rank's kernel is that of the whole.
+TEST(AttentionKernels, HaveClustersForLongCausalSequences) {
+  AttentionProblem good = forward_problem(4096);
+  good.q_len = 4096;
+  good.head_dim = good.value_dim = 128;
+  good.causal = Causal::kTopLeft;
+  const auto cluster = [&](const auto& change) {
+    AttentionProblem problem = good;
+    change(problem);
+    return cuda::choose_attention_forward(problem).cluster;
+  };
+  EXPECT_EQ(cluster([](AttentionProblem&) {}), 2);
+  EXPECT_EQ(cluster([](AttentionProblem& p) { p.head_dim = 72; }), 2);
+  EXPECT_EQ(cluster([](AttentionProblem& p) { p.q_len = 250; }), 2);
+  EXPECT_EQ(cluster([](AttentionProblem& p) { p.q_len = 257; }), 1);
+  EXPECT_EQ(cluster([](AttentionProblem& p) { p.q_len = 4352; }), 1);
+  EXPECT_EQ(cluster([](AttentionProblem& p) { p.q_len = p.kv_len = 3840; }), 1);
+  EXPECT_EQ(cluster([](AttentionProblem& p) { p.head_dim = 64; }), 1);
+  EXPECT_EQ(cluster([](AttentionProblem& p) { p.head_dim = p.value_dim = 64; }), 1);
+  EXPECT_EQ(cluster([](AttentionProblem& p) { p.value_dim = 136; }), 1);
+  EXPECT_EQ(cluster([](AttentionProblem& p) { p.dtype = DType::kF32; }), 1);
+  EXPECT_EQ(cluster([](AttentionProblem& p) { p.causal = Causal::kNone; }), 1);
+  EXPECT_EQ(cluster([](AttentionProblem& p) { p.window_left = 1000; }), 1);
+  EXPECT_EQ(cluster([](AttentionProblem& p) { p.visible = true; }), 1);
+  EXPECT_EQ(cluster([](AttentionProblem& p) { p.dropout = 0.1; }), 1);
+  EXPECT_EQ(cluster([](AttentionProblem& p) { p.kv_lens = true; }), 1);
+  EXPECT_EQ(cluster([](AttentionProblem& p) { p.max_lengths = true; }), 1);
+  EXPECT_EQ(cluster([](AttentionProblem& p) { p.rows.canonical = true; }), 1);
+}
+
 // What is not refused has a kernel that the GPU can hold.
 TEST(AttentionKernels, FitIntoSharedMemory) {
   AttentionProblem problem = forward_problem(5000);

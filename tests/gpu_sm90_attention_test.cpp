@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
 // What attention on a GPU of compute capability 9.0 does by itself: dims beyond 256, whose keys and
-// values arrive in pieces, and what it refuses when it is executed.
+// values arrive in pieces, clusters of blocks that load together, and what it refuses when it is
+// executed.
 #include "gpu_attention_tools.hpp"
 
 namespace perseid::internal {
@@ -87,6 +88,45 @@ TEST_F(GpuSm90Attention, LargeDimsHaveTheSameBitsEveryTime) {
     run(fixture);
     EXPECT_EQ(fixture.out.memory, out);
     EXPECT_EQ(fixture.lse.memory, lse);
+  }
+}
+
+// Clusters of two blocks, whose rows end at different keys; 160 clusters are more than a GPU holds.
+TEST_F(GpuSm90Attention, ClustersUnderACausalMask) {
+  const auto check_clusters = [&](int64_t heads, int64_t q_len, int64_t kv_len, int64_t dim,
+                                  Causal causal) {
+    Case test = forward_case(DType::kBF16, 1, heads, 2, q_len, kv_len, dim, 128);
+    test.layout = Layout::kBshd;
+    test.problem.causal = causal;
+    if (causal == Causal::kNone) test.problem.window_right = 200;
+    EXPECT_EQ(cuda::choose_attention_forward(test.problem).cluster, 2);
+    check(test);
+  };
+  check_clusters(160, 256, 4096, 128, Causal::kTopLeft);
+  check_clusters(36, 500, 4096, 128, Causal::kNone);
+  for (const auto& [q_len, kv_len] : {std::pair<int64_t, int64_t>{250, 4100}, {1000, 4225}})
+    for (const Causal causal : {Causal::kNone, Causal::kTopLeft, Causal::kBottomRight})
+      check_clusters(2, q_len, kv_len, 104, causal);
+}
+
+// One block of a cluster computes some tiles again while the other one waits, or computes others.
+TEST_F(GpuSm90Attention, ClustersComputeTilesTwice) {
+  Case test = forward_case(DType::kBF16, 1, 20, 4, 1024, 4096, 128, 128);
+  test.layout = Layout::kBshd;
+  test.problem.causal = Causal::kTopLeft;
+  ASSERT_EQ(cuda::choose_attention_forward(test.problem).cluster, 2);
+  test.prepare = [](AttentionBackward& a) {
+    for (int64_t head = 0; head < 3; ++head)
+      for (const int64_t key : {70, 200, 650, 1000, 1500})
+        put(a.value, at(a.value, {0, head, key + 30 * head, 3 + head}),
+            head == 1 ? kInfinity : kNaN);
+    put(a.key, at(a.key, {0, 3, 300, 1}), kNaN);
+    put(a.query, at(a.query, {0, 7, 600, 1}), kNaN);
+  };
+  Fixture fixture(test);
+  for (int turn = 0; turn < 5; ++turn) {
+    run(fixture);
+    fixture.compare("out", fixture.out.tensor);
   }
 }
 

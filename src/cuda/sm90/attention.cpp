@@ -5,6 +5,7 @@
 #include "cuda/runtime/kernel_name.hpp"
 #include "cuda/runtime/launch_number.hpp"
 #include "cuda/sm90/attention_boxes.hpp"
+#include "cuda/sm90/attention_clusters.hpp"
 
 namespace perseid::internal::cuda {
 namespace {
@@ -69,13 +70,11 @@ constexpr Tiles kTiles[] = {
 };
 constexpr int64_t kLargestDim = 512, kDimUnit = 8;
 // Results of more columns are computed in two parts, and keys and values arrive in pieces.
-constexpr int64_t kLargestWholeDim = 256;
-constexpr int64_t kLargestFloat32Dim = 128;
+constexpr int64_t kLargestWholeDim = 256, kLargestFloat32Dim = 128;
 
 // Split-KV: where one consumer holds all query rows, the keys are split into parts of kSplitKeys,
 // or longer ones if there were more than kMaxSplits. The split depends on kv_len alone.
-constexpr int64_t kSplitKeys = 1024, kMaxSplits = 256;
-constexpr int64_t kFewRows = 64;
+constexpr int64_t kSplitKeys = 1024, kMaxSplits = 256, kFewRows = 64;
 
 // Query heads are packed into the rows of a tile until it is full, at most 2^kMaxPackGqa of them.
 constexpr int kMaxPackGqa = 4;  // 2^4: a warp's 16 rows are stored at once
@@ -227,6 +226,7 @@ AttentionForwardConfig choose_attention_forward(const AttentionProblem& problem)
   // Scores that begin with the bias would be modified with it.
   if (config.bias_stages > 0 && config.modifier != ScoreModifierKind::kNone)
     config = without_bias_tiles(config);
+  config.cluster = cluster_of(problem, config);
   config.mask_loop = mask_loop_of(config);
   config.overlap_softmax_pv =
       problem.value_dim > 96 && config.mask_loop != MaskLoop::kSplitAtDiagonal;
@@ -557,6 +557,7 @@ Status Sm90Attention::forward(const AttentionForward& tensors, std::byte* worksp
   }
   const Launch launch{.blocks = min(arguments.tiles, most_blocks()),
                       .threads = config.threads(),
+                      .cluster = config.cluster,
                       .shared_bytes = config.shared_bytes()};
   if (config.planes() == 2) {
     const int64_t blocks =
@@ -583,7 +584,8 @@ std::string Sm90Attention::description() const {
   std::string text =
       concatenate("forward: tiles of ", config_.rows(), " queries and ", config_.keys, " keys, ",
                   config_.consumers, config_.consumers == 1 ? " warpgroup" : " warpgroups",
-                  config_.planes() == 2 ? ", products of two f16 halves" : "");
+                  config_.planes() == 2 ? ", products of two f16 halves" : "",
+                  config_.cluster > 1 ? ", clusters of two blocks" : "");
   if (config_.value_parts > 1)
     text +=
         concatenate(", out in ", config_.value_parts, " parts of ", config_.value_dim, " columns");

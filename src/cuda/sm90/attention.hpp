@@ -65,7 +65,8 @@ class Sm90Attention {
                     AttentionForwardArguments* arguments) const;
   // At once; a block holds a multiprocessor.
   int32_t most_blocks() const {
-    return max(1, gpu_.facts().multiprocessors - (config_.async ? problem_.spared : 0));
+    const int32_t most = gpu_.facts().multiprocessors - (config_.async ? problem_.spared : 0);
+    return max(1, most / config_.cluster) * config_.cluster;
   }
 
   AttentionProblem problem_;

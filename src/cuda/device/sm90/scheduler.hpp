@@ -40,19 +40,22 @@ PERSEID_INLINE constexpr int32_t tile_of_ticket(uint32_t ticket, uint32_t blocks
 }
 
 #if defined(__CUDACC_RTC__)
-// One thread of a block calls it. A block calls first(), then draw() until number_of(ticket) is
-// `tiles` or more, then close(). Of the kernel's arguments it takes
+// One thread of a block, or of a cluster of kCluster blocks, calls it. It calls first(), then
+// draw() until number_of(ticket) is the number of all tiles (of clusters) or more, then close(). Of
+// the kernel's arguments it takes
 //   counter    a TileCounter, or what derives from it; may be null where each block has one tile
 //   launch     the launch's number
-//   tiles      of the whole launch
+//   tiles      of the whole launch, those of blocks
 // and refers to them, so that they stay in constant memory and need no registers.
-template <class Arguments>
+template <class Arguments, int kCluster = 1>
 class DynamicTileScheduler {
  public:
   __device__ __forceinline__ explicit DynamicTileScheduler(const Arguments& arguments)
       : arguments_(arguments), draws_(arguments.tiles > static_cast<int32_t>(gridDim.x)) {}
 
-  __device__ __forceinline__ int32_t first() const { return static_cast<int32_t>(blockIdx.x); }
+  __device__ __forceinline__ int32_t first() const {
+    return static_cast<int32_t>(blockIdx.x) / kCluster;
+  }
 
   // Prepares the counter, or waits until another block has. To be called early, after the first
   // loads were issued; draw() and close() call it, too.
@@ -78,14 +81,15 @@ class DynamicTileScheduler {
     return atomicAdd(&arguments_.counter->next, 1u);
   }
   __device__ __forceinline__ int32_t number_of(uint32_t ticket) const {
-    return tile_of_ticket(ticket, gridDim.x);
+    return tile_of_ticket(ticket, gridDim.x / kCluster);
   }
   // After the last draw, by every block, also one that has drawn nothing.
   __device__ __forceinline__ void close() {
     if (!draws_) return;
     open();
     auto& counter = *arguments_.counter;
-    if (atomicAdd(&counter.finished, 1u) == gridDim.x - 1) ptx::store_release(&counter.ready, 0);
+    if (atomicAdd(&counter.finished, 1u) == gridDim.x / kCluster - 1)
+      ptx::store_release(&counter.ready, 0);
   }
 
  private:

@@ -76,6 +76,7 @@ struct AttentionForwardConfig {
   bool async = false;                                     // key and value arrive in chunks
   bool sharded = false;       // queries are one or two pieces of each sequence; whole tiles of two
   bool number_pairs = false;  // of float32: the numbers of a head's keys begin at an even one
+  int cluster = 1;  // blocks that load K and V together, each a part of the columns for all
 
   using Arguments = AttentionForwardArguments;
   static constexpr bool scale_first = false;  // scales are positive
@@ -105,6 +106,7 @@ struct AttentionForwardConfig {
     visit("async", c.async);
     visit("sharded", c.sharded);
     visit("number_pairs", c.number_pairs);
+    visit("cluster", c.cluster);
   }
 
   constexpr int rows() const { return 64 * consumers; }
@@ -149,6 +151,13 @@ struct AttentionForwardConfig {
     if (loop == MaskLoop::kPeeled) return q_stages > 1 && !split;
     return true;
   }
+  // Whether the kernel may have clusters: those of two blocks, each of which loads a chunk of the
+  // columns of keys and of values.
+  constexpr bool may_have_cluster() const {
+    return consumers == 2 && q_stages == 2 && planes() == 1 && !in_pieces() && key_chunks() == 2 &&
+           value_chunks() == 2 && !left && !split && !lengths && !visible && !dropout && !async &&
+           !sharded && bias == DType::kNone && modifier == ScoreModifierKind::kNone;
+  }
   // Whether consumers form a ping-pong order. Pieces are in use for a shorter time if both
   // consumers multiply them at once; and the softmax of few keys is short.
   constexpr bool ping_pong() const { return consumers > 1 && !in_pieces(); }
@@ -171,10 +180,10 @@ struct AttentionForwardConfig {
   constexpr bool skips_empty_rows() const {
     return consumers > 2 && q_stages > 1 && !right && !left && bias_stages == 0;
   }
-  // Whether a consumer skips KV tiles that none of its rows sees. They exist where a Q tile has
-  // more rows than a KV tile has keys, and under a window.
+  // Whether a consumer skips KV tiles that none of its rows sees. They exist where the Q tiles of a
+  // cluster have more rows than a KV tile has keys, and under a window.
   constexpr bool skips_masked_tiles() const {
-    return consumers > 1 && (left || (right && rows() > keys));
+    return consumers > 1 && (left || (right && rows() * cluster > keys));
   }
 
   // Shared memory, in bytes. The rest stages results for TMA stores, in chunks of 64 columns.
@@ -209,12 +218,15 @@ struct AttentionForwardConfig {
   constexpr bool fits() const {
     return shared_bytes() <= kMostShared && (!stages_out() || out_chunks() > 0);
   }
-  // Barriers of all stages and one more, descriptions of Q tiles, and a number (ForwardShared).
+  // Barriers of all stages and one more, descriptions of Q tiles, a number, and the tickets of a
+  // cluster with their barriers (ForwardShared).
   // Q tiles in flight: two that have a query stage, one whose queries were released, and one whose
   // epilogue is deferred.
   static constexpr int kTilesInFlight = 4, kTileBytes = 88;
+  static constexpr int kTicketBytes = 40;  // with the padding before
   constexpr int others() const {
-    const int barriers = 16 * (q_stages + key_stages() + value_stages() + bias_stages) + 8;
+    const int barriers = 16 * (q_stages + key_stages() + value_stages() + bias_stages) + 8 +
+                         (cluster > 1 ? kTicketBytes : 0);
     return (barriers + kTilesInFlight * kTileBytes + 4 + 127) / 128 * 128;
   }
 

@@ -25,11 +25,20 @@
 // Beyond 256 columns a Q tile has results of one part of them, and computes all scores; K and V
 // arrive in pieces, which all consumers multiply at the same time (C.in_pieces()).
 //
+// Clusters. Under a causal mask long sequences are computed by clusters of two blocks, which have
+// neighbouring Q tiles of a head and visit the same KV tiles: each loads half of the columns of K
+// and V for both (multicast), which halves what the L2 cache sends. A stage is filled again when
+// the consumers of both blocks have released it. The block whose rows end earlier skips the first
+// KV tile, as consumers do whose rows see nothing of one. The first block draws the tiles of both.
+//
 // mbarriers of the pipelines: who arrives in each phase. Waiters know the parity by counting.
 //   query_full[stage]              the producer and the bytes of Q; announces a tile, or the end
 //   query_empty[stage]             each consumer warp, when the tile's last scores are complete
 //   key_full, value_full[stage]    the producer and the bytes
-//   key_empty, value_empty[stage]  each consumer warp, when its product is complete or skipped
+//   key_empty, value_empty[stage]  each consumer warp, when its product is complete or skipped; in
+//                                  each block of a cluster
+//   ticket[2]                      of a cluster: the producer, and the bytes that the first block's
+//                                  producer sends
 //   bias_full, bias_empty[stage]   the same for the bias of a K tile
 //   value_loaded                   the producer and the bytes of V, in a second pass
 // Named barriers: kPingPong + c is the order's barrier of consumer c (128 threads that wait, 128
@@ -46,6 +55,7 @@
 #pragma once
 
 #include "cuda/device/portable/attention/planes.hpp"
+#include "cuda/device/ptx/cluster.hpp"
 #include "cuda/device/ptx/dependency.hpp"
 #include "cuda/device/sm90/attention/forward_combine.hpp"
 #include "cuda/device/sm90/attention/forward_consumer.hpp"
@@ -63,7 +73,12 @@ __global__ void __launch_bounds__(C.threads(), 1)
     for (const TensorMap* map : {&arguments.query, &arguments.key, &arguments.value})
       ptx::prefetch_tensor_map(*map);
   }
-  __syncthreads();
+  if constexpr (C.cluster == 1) {
+    __syncthreads();
+  } else {
+    ptx::cluster_arrive_and_release();
+    ptx::cluster_wait();
+  }
   ptx::launch_dependents();
   // Lengths may be written by a kernel before.
   if constexpr (C.split && !C.lengths)
@@ -80,6 +95,12 @@ __global__ void __launch_bounds__(C.threads(), 1)
   } else {
     if constexpr (C.consumers > 1) ptx::setmaxnreg_inc<C.consumer_registers()>();
     ForwardConsumer<C>(arguments, shared, group - 1).run();
+  }
+  // Until here another block may arrive at this one's barriers.
+  if constexpr (C.cluster > 1) {
+    __syncwarp();
+    ptx::cluster_arrive();
+    ptx::cluster_wait();
   }
 }
 

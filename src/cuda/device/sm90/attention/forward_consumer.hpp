@@ -24,7 +24,7 @@ namespace perseid::internal::cuda {
 
 template <AttentionForwardConfig C>
 class ForwardConsumer {
-  static_assert(C.allows(C.mask_loop));
+  static_assert(C.allows(C.mask_loop) && (C.cluster == 1 || C.may_have_cluster()));
   // epilogue() follows from the other fields; a split mask loop never defers it.
   static_assert(C.epilogue() != Epilogue::kDeferred || C.mask_loop != MaskLoop::kSplitAtDiagonal);
   static_assert((C.epilogue() >= Epilogue::kBeforeNextScores) == (C.q_stages == 1));
@@ -53,6 +53,7 @@ class ForwardConsumer {
       if (!begin_second_pass(at)) return;
       if constexpr (!C.second_pass()) break;
       second_pass = true;
+      kv_.begin_second_pass();
     }
     if constexpr (C.lists_tiles() && !C.split) fix_up_rows();
   }

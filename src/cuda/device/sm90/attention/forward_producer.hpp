@@ -8,6 +8,7 @@
 #pragma once
 
 #include "cuda/device/attention/nonfinite.hpp"
+#include "cuda/device/ptx/cluster.hpp"
 #include "cuda/device/sm90/attention/forward_shared.hpp"
 #include "cuda/device/sm90/attention/map_coordinates.hpp"
 
@@ -58,8 +59,8 @@ class ForwardProducer : KeyWaits<C.async> {
   // One warp runs both passes: all lanes wait, one lane issues the loads. (A single thread for the
   // first pass, while its warp waits for the second, takes 1 to 2 % longer.)
   __device__ __forceinline__ void run() {
-    load_tiles<false>(numbers_.first());
-    if (is_leader()) numbers_.close();
+    load_tiles<false>(tile_of(numbers_.first(), 0));
+    if (is_leader() && draws()) numbers_.close();
   }
   // Loads the listed tiles again and clears the non-finite elements of their values.
   __device__ __forceinline__ void run_second_pass() {
@@ -72,6 +73,17 @@ class ForwardProducer : KeyWaits<C.async> {
 
  private:
   static __device__ __forceinline__ bool is_leader() { return threadIdx.x == 0; }
+  static __device__ __forceinline__ int32_t rank() {
+    return C.cluster > 1 ? static_cast<int32_t>(ptx::block_of_cluster()) : 0;
+  }
+  // The block that draws for its cluster.
+  static __device__ __forceinline__ bool draws() { return rank() == 0; }
+  // The block's tile of the one that its cluster has drawn, its tile number `count`. Under a causal
+  // mask the tile of the first rank is longer by a KV tile, so the ranks rotate: a block that is
+  // ahead waits for the other one until the next tile only.
+  static __device__ __forceinline__ int32_t tile_of(int32_t drawn, int count) {
+    return drawn * C.cluster + (C.cluster > 1 ? (rank() + count) % C.cluster : 0);
+  }
 
   // The Q tiles of a pass; the second pass has the listed ones. V of a tile's last iteration is
   // loaded after Q and the first K of the next tile, which consumers need earlier.
@@ -86,10 +98,11 @@ class ForwardProducer : KeyWaits<C.async> {
       enter(tile);
       // With one query stage the producer waits for the tile before: issue other loads first.
       // Pieces of K are released before V.
-      if (C.in_pieces() && tile.number >= 0) load_key(tile, tile.last);
+      if (C.in_pieces() && tile.number >= 0) load_key<kSecondPass>(tile, tile.last);
       if (C.q_stages == 1 && value_pending)
         load_value<kSecondPass>(before, value_tile(before.first, false));
-      if (C.q_stages == 1 && !C.in_pieces() && tile.number >= 0) load_key(tile, tile.last);
+      if (C.q_stages == 1 && !C.in_pieces() && tile.number >= 0)
+        load_key<kSecondPass>(tile, tile.last);
       announce(tile);
       if (C.q_stages == 1) value_pending = false;
       if (tile.number < 0) break;
@@ -99,20 +112,19 @@ class ForwardProducer : KeyWaits<C.async> {
           load_value<kSecondPass>(before, value_tile(before.first, false));
           value_pending = false;
         }
-      if (C.q_stages > 1) load_key(tile, tile.last);
+      if (C.q_stages > 1) load_key<kSecondPass>(tile, tile.last);
       if (value_pending) load_value<kSecondPass>(before, value_tile(before.first, true));
       // Fetch the next tile during the last loads, no earlier: a block that draws early, and then
       // computes a long tile, delays the short tile that it has drawn.
       uint32_t ticket = 0;
       for (int n = tile.last - 1; n >= tile.first; --n) {
         if (n == tile.first) ticket = draw<kSecondPass>();
-        load_key(tile, n);
+        load_key<kSecondPass>(tile, n);
         load_value<kSecondPass>(tile, value_tile(n + 1, true));
-        if (!kSecondPass && is_leader()) numbers_.open();
+        if (!kSecondPass && is_leader() && draws()) numbers_.open();
       }
       if (tile.last == tile.first) ticket = draw<kSecondPass>();
-      number = kSecondPass ? arguments_.nonfinite_next[number]
-                           : numbers_.number_of(__shfl_sync(0xffffffffu, ticket, 0));
+      number = kSecondPass ? arguments_.nonfinite_next[number] : next_tile(ticket);
       before = tile;
       value_pending = true;
     }
@@ -120,7 +132,27 @@ class ForwardProducer : KeyWaits<C.async> {
   }
   template <bool kSecondPass>
   __device__ __forceinline__ uint32_t draw() {
-    return !kSecondPass && is_leader() ? numbers_.draw() : 0;
+    return !kSecondPass && is_leader() && draws() ? numbers_.draw() : 0;
+  }
+  // The block that has drawn sends the ticket to the other one. A tile has at least two KV tiles,
+  // and that block is at most two loads of keys ahead: two tickets are enough.
+  __device__ __forceinline__ int32_t next_tile(uint32_t ticket) const {
+    const int count = queries_.count;
+    ticket = __shfl_sync(0xffffffffu, ticket, 0);
+    if constexpr (C.cluster > 1) {
+      static_assert(C.cluster == 2);
+      const uint32_t slot = shared_.ticket(count - 1), barrier = shared_.ticket_barrier(count - 1);
+      if (draws()) {
+        if (is_leader())
+          ptx::send(ptx::address_in_block(slot, 1), ptx::address_in_block(barrier, 1),
+                    __uint_as_float(ticket), 0.0f);
+      } else {
+        if (is_leader()) ptx::mbarrier_arrive_expect_tx(barrier, 8);
+        ptx::mbarrier_wait_cluster(barrier, static_cast<uint32_t>((count - 1) / 2) & 1);
+        ticket = *reinterpret_cast<const volatile uint32_t*>(shared_.pointer(slot));
+      }
+    }
+    return tile_of(numbers_.number_of(ticket), count);
   }
   __device__ __forceinline__ void announce(const AttentionTile& tile) {
     const auto queries = shared_.queries();
@@ -184,6 +216,7 @@ class ForwardProducer : KeyWaits<C.async> {
     if constexpr (C.async) return after_key ? this->before_ : this->visited_;
     return n;
   }
+  template <bool kSecondPass>
   __device__ __forceinline__ void load_key(const AttentionTile& tile, int n) {
     if constexpr (C.async) {
       n = visited_tile(n);
@@ -201,8 +234,8 @@ class ForwardProducer : KeyWaits<C.async> {
       if (!is_leader()) continue;
       constexpr int kNumbers = C.number_slots() > 0 ? C.number_bytes() : 0;
       keys.producer_expect_bytes(state, Shared::Key::kBytes + kNumbers);
-      load(arguments_.key, shared_.key(state.stage()), keys.full(state.stage()), tile, n * C.keys,
-           piece * kChunk);
+      load<kSecondPass>(arguments_.key, shared_.key(state.stage()), keys.full(state.stage()), tile,
+                        n * C.keys, piece * kChunk);
       if constexpr (kNumbers > 0) load_numbers(tile, n, keys_.count, keys.full(state.stage()));
     }
     keys_.advance();
@@ -240,8 +273,8 @@ class ForwardProducer : KeyWaits<C.async> {
       const uint32_t full = kSecondPass ? shared_.value_loaded() : values.full(state.stage());
       if (is_leader()) {
         ptx::mbarrier_arrive_expect_tx(full, Shared::Value::kBytes);
-        load(arguments_.value, value, full, tile, n * C.keys + piece * Shared::Value::kRows,
-             first_column<C>(tile));
+        load<kSecondPass>(arguments_.value, value, full, tile,
+                          n * C.keys + piece * Shared::Value::kRows, first_column<C>(tile));
       }
       if constexpr (kSecondPass) {
         ptx::mbarrier_wait(full, loaded_parity_);
@@ -261,11 +294,20 @@ class ForwardProducer : KeyWaits<C.async> {
     ptx::fence_proxy_async();
     __syncwarp();
   }
-  template <class Tile>
+  // Blocks of a cluster load a chunk of the columns each, but in a second pass, where each has
+  // tiles of its own.
+  template <bool kSecondPass, class Tile>
   __device__ __forceinline__ void load(const TensorMap& map, Tile to, uint32_t barrier,
                                        const AttentionTile& tile, int key, int column) {
     const int32_t row = tile.kv_begin + key;
     const int32_t entry = key_entry_of<C.lengths>(arguments_, tile.batch);
+    if constexpr (C.cluster > 1 && !kSecondPass) {
+      static_assert(Tile::kChunks == C.cluster);
+      ptx::tma_load_multicast(to.chunk(rank()), map, barrier,
+                              {column + rank() * kChunk, 0, row, tile.kv_head, entry},
+                              (1 << C.cluster) - 1);
+      return;
+    }
     // Without groups each key is read once; query heads of a group that are not packed read the
     // same keys, each in a tile of its own.
     if (C.split && arguments_.group == 1)
@@ -282,7 +324,7 @@ class ForwardProducer : KeyWaits<C.async> {
 
   const AttentionForwardArguments& arguments_;
   const ForwardShared<C>& shared_;
-  DynamicTileScheduler<AttentionForwardArguments> numbers_;
+  DynamicTileScheduler<AttentionForwardArguments, C.cluster> numbers_;
   TileFinder<C> finder_;
   PipelineState<C.q_stages> queries_;
   PipelineState<C.stages> keys_, values_;

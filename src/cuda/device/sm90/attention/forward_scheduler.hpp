@@ -5,7 +5,9 @@
 // Raster order. Heads form sections whose keys and values fit into the L2 cache together. In a
 // section the Q tiles with the most keys come first (under a causal mask those of the last rows),
 // so that the last tiles of the launch are short. A block begins with the tile of its own number
-// and draws the others from a counter, each while it issues the last loads of the one before.
+// and draws the others from a counter, each while it issues the last loads of the one before. A
+// cluster draws as one block; its blocks have neighbouring Q tiles of a head, which load the same
+// KV tiles: those of the longest.
 #pragma once
 
 #include "cuda/device/attention/query_tile.hpp"
@@ -170,9 +172,10 @@ class TileFinder {
     return number / heads / a_.num_splits * heads + number % heads;
   }
   __device__ __forceinline__ void locate(int32_t number, AttentionTile& tile) const {
-    const TileCoordinate at =
-        tile_in_sections(number, a_.q_tiles, a_.batch_heads, a_.heads_per_section);
-    tile.query = (a_.q_tiles - 1 - at.tile) * queries() - a_.rows_before;
+    const TileCoordinate at = tile_in_sections(number / C.cluster, a_.q_tiles / C.cluster,
+                                               a_.batch_heads, a_.heads_per_section);
+    const int32_t position = at.tile * C.cluster + number % C.cluster;
+    tile.query = (a_.q_tiles - 1 - position) * queries() - a_.rows_before;
     tile.head = at.head % a_.heads;
     static_cast<AttentionSequence&>(tile) = find_sequence<C.lengths>(a_, at.head / a_.heads);
     if constexpr (C.sharded) {
@@ -201,7 +204,8 @@ class TileFinder {
 
   __device__ __forceinline__ void find_kv_tiles(AttentionTile& tile) const {
     tile.kv_head = tile.head / a_.group;
-    internal::cuda::find_kv_tiles<C>(tile, min(tile.query + queries(), tile.q_len) - 1);
+    const int32_t tiles = 1 + tile.number % C.cluster;  // to the end of the cluster's rows
+    internal::cuda::find_kv_tiles<C>(tile, min(tile.query + tiles * queries(), tile.q_len) - 1);
     if constexpr (C.skips_masked_tiles()) {
       tile.iterations = tile.last - tile.first + 1;
       bool all = true;

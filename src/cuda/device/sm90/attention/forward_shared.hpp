@@ -11,7 +11,8 @@
 
 namespace perseid::internal::cuda {
 
-// Barriers of the pipelines: one arrival fills a stage, each consumer warp releases it.
+// Barriers of the pipelines: one arrival fills a stage, each consumer warp releases it. Stages of K
+// and V are filled by all blocks of a cluster: the consumers of all release them.
 template <AttentionForwardConfig C>
 struct ForwardShared {
   unsigned char* memory;
@@ -45,7 +46,10 @@ struct ForwardShared {
   static constexpr int kTiles = kValueLoaded + 8;
   static constexpr int kNonfinite = kTiles + C.kTilesInFlight * C.kTileBytes;
   static_assert(sizeof(AnnouncedTile) == C.kTileBytes);
-  static_assert(C.fits() && kNonfinite + 4 <= C.shared_bytes());
+  // Two tickets of the cluster's tile scheduler, then a barrier for each.
+  static constexpr int kTickets = (kNonfinite + 4 + 7) / 8 * 8;
+  static constexpr int kEnd = C.cluster > 1 ? kTickets + 32 : kNonfinite + 4;
+  static_assert(C.fits() && kEnd <= C.shared_bytes());
 
   // Named barriers; the first and the last for each consumer.
   static constexpr int kPingPong = 1, kPassEnds = 4, kConsumerWarps = 5;
@@ -91,6 +95,15 @@ struct ForwardShared {
   // In a second pass: TMA has loaded V, which the producer clears next.
   __device__ __forceinline__ uint32_t value_loaded() const { return base + kValueLoaded; }
 
+  // The ticket that the first block of a cluster sends to this one when it has issued the loads of
+  // tile `count`, and its barrier.
+  __device__ __forceinline__ uint32_t ticket(int count) const {
+    return base + kTickets + count % 2 * 8;
+  }
+  __device__ __forceinline__ uint32_t ticket_barrier(int count) const {
+    return base + kTickets + 16 + count % 2 * 8;
+  }
+
   // Tile number `count` of the block.
   __device__ __forceinline__ AnnouncedTile& tile(int count) const {
     return reinterpret_cast<AnnouncedTile*>(memory + kTiles)[count % C.kTilesInFlight];
@@ -105,10 +118,12 @@ struct ForwardShared {
   __device__ __forceinline__ void prepare(int32_t tiles) const {
     nonfinite_list() = tiles;
     queries().init(1, 4 * C.consumers);
-    keys().init(1, 4 * C.consumers);
-    values().init(1, 4 * C.consumers);
+    keys().init(1, 4 * C.consumers * C.cluster);
+    values().init(1, 4 * C.consumers * C.cluster);
     biases().init(1, 4 * C.consumers);
     ptx::mbarrier_init(value_loaded(), 1);
+    if constexpr (C.cluster > 1)
+      for (int i = 0; i < 2; ++i) ptx::mbarrier_init(ticket_barrier(i), 1);
     ptx::mbarrier_init_fence();
   }
 };

@@ -62,7 +62,17 @@ class KvTiles {
  public:
   __device__ __forceinline__ KvTiles(const AttentionForwardArguments& arguments,
                                      const ForwardShared<C>& shared, int consumer, int lane)
-      : arguments_(arguments), shared_(shared), consumer_(consumer), lane_(lane) {}
+      : arguments_(arguments),
+        shared_(shared),
+        consumer_(consumer),
+        lane_(lane),
+        releases_in_(lane) {}
+
+  // Blocks of a cluster load for themselves in the second pass, but the barriers still count the
+  // arrivals of all: the lanes that arrived in other blocks arrive in this one.
+  __device__ __forceinline__ void begin_second_pass() {
+    if constexpr (C.cluster > 1) releases_in_ = ptx::block_of_cluster();
+  }
 
   // ---- The visited tiles of a Q tile, from last() to first() ----
 
@@ -154,7 +164,7 @@ class KvTiles {
   __device__ __forceinline__ void wait_bias() const { shared_.biases().consumer_wait(biases_); }
   // One piece but the last, which release_key() releases.
   __device__ __forceinline__ void release_key_piece(int piece) const {
-    if (lane_ == 0) shared_.keys().consumer_release(key_piece(piece));
+    release(shared_.keys(), key_piece(piece));
   }
   __device__ __forceinline__ void release_key() {
     release_key_piece(C.key_pieces() - 1);
@@ -164,7 +174,7 @@ class KvTiles {
   __device__ __forceinline__ void release_value() {
 #pragma unroll
     for (int piece = 0; piece < C.value_pieces(); ++piece)
-      if (lane_ == 0) shared_.values().consumer_release(value_piece(piece));
+      release(shared_.values(), value_piece(piece));
     values_.advance();
   }
   __device__ __forceinline__ void release_bias() {
@@ -174,6 +184,14 @@ class KvTiles {
   }
 
  private:
+  template <class Stages, class Piece>
+  __device__ __forceinline__ void release(const Stages& stages, const Piece& piece) const {
+    if constexpr (C.cluster == 1) {
+      if (lane_ == 0) stages.consumer_release(piece);
+    } else {
+      if (lane_ < C.cluster) stages.consumer_release_in_block(piece, releases_in_);
+    }
+  }
   __device__ __forceinline__ void skip_key() {
 #pragma unroll
     for (int piece = 0; piece < C.key_pieces(); ++piece) {
@@ -200,6 +218,7 @@ class KvTiles {
   const AttentionForwardArguments& arguments_;
   const ForwardShared<C>& shared_;
   const int consumer_, lane_;
+  uint32_t releases_in_;  // the block of the cluster in which the lane releases stages
   VisitedTiles<C> visited_{};
   int idle_iterations_ = 0;  // that are left in the Q tile
   int stale_from_ = C.keys;  // first row of the next V tile behind the end of its sequence
