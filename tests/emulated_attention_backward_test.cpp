@@ -4,6 +4,7 @@
 // float64 reference.
 #include "emulated_attention_backward.hpp"
 #include "attention_heads_apart.hpp"
+#include "hidden_rows.hpp"
 
 namespace perseid::internal {
 namespace {
@@ -348,6 +349,58 @@ TEST(EmulatedAttentionBackward, CutsLargeDims) {
   };
   check<kCut>(test);
 }
+
+constexpr PortableBackwardConfig kHiddenWindow{
+    .key_dim = 48, .value_dim = 48, .right = true, .left = true};
+constexpr PortableBackwardConfig kHiddenLengths{
+    .key_dim = 48, .value_dim = 48, .right = true, .lengths = true};
+constexpr PortableBackwardConfig kHiddenVisible{.key_dim = 48, .value_dim = 48, .visible = true};
+
+// Of the type: with planes, where it is float32.
+constexpr PortableBackwardConfig of_type(PortableBackwardConfig config, DType dtype) {
+  config.dtype = dtype;
+  if (dtype == DType::kF32) config.largest = 64;
+  return config;
+}
+
+// Rows of the largest numbers, infinity and NaN change no bit of gradients that do not depend on
+// them, where sums have a fixed order: of keys, or of queries.
+template <PortableBackwardConfig C>
+void check_hidden(hidden_rows::HiddenRows hidden) {
+  SCOPED_TRACE(text_of(hidden.test));
+  hidden.test.bits_alone = hidden.test.problem.deterministic = true;
+  Fixture before(hidden.test);
+  run_backward<C>(before);
+  for (const double value : {3.3895313892515355e38, kInfinity, kNaN})
+    for (const bool both : {false, true}) {
+      SCOPED_TRACE(concatenate("value ", value, " both tensors ", both));
+      Fixture after(hidden_rows::replaced(hidden, value, both));
+      run_backward<C>(after);
+      hidden_rows::compare_gradients(before, after, hidden, true);
+    }
+}
+template <DType D>
+void check_hidden() {
+  Case window = make_case(D, 1, 1, 1, 100, 130, 48, 48);
+  window.problem.window_left = 20;
+  window.problem.window_right = 10;
+  for (const auto& keys : {std::vector<int64_t>{75}, {115, 129}})
+    check_hidden<of_type(kHiddenWindow, D)>({window, keys, {}});
+  check_hidden<of_type(kHiddenWindow, D)>({window, {}, {60}});
+  Case lengths = make_case(D, 2, 2, 1, 70, 90, 48, 48);
+  lengths.problem.causal = Causal::kTopLeft;
+  lengths.problem.kv_lens = lengths.problem.q_lens = true;
+  lengths.kv_lens = {41, 90};
+  lengths.seen_q_lens = {70, 33};
+  check_hidden<of_type(kHiddenLengths, D)>({lengths, {30, 41, 80}, {}});
+  check_hidden<of_type(kHiddenLengths, D)>({lengths, {}, {33, 69}});
+  Case visible = make_case(D, 1, 2, 1, 40, 70, 48, 48);
+  set_visible(visible, {1, 2, 40, 70});
+  check_hidden<of_type(kHiddenVisible, D)>({visible, {50}, {}});
+}
+
+TEST(EmulatedAttentionBackward, HiddenRowsChangeNoBit) { check_hidden<DType::kBF16>(); }
+TEST(EmulatedAttentionBackward, HiddenRowsChangeNoBitInFloat32) { check_hidden<DType::kF32>(); }
 
 }  // namespace
 }  // namespace perseid::internal

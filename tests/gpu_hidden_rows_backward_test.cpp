@@ -1,0 +1,112 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// Whole rows of the largest numbers, of infinity or NaN change no bit of a gradient that does not
+// depend on them: rows of key and value that queries do not see, and rows of query and grad_out
+// that keys do not see. Products of the largest numbers are beyond float32.
+#include "gpu_attention_backward_tools.hpp"
+#include "gpu_hidden_keys_tools.hpp"
+
+namespace perseid::internal {
+namespace {
+
+using namespace testing_gpu;
+
+constexpr double kLargest = 3.3895313892515355e38;  // of bf16; infinity in f16
+
+class GpuHiddenRowsBackward : public GpuAttentionBackward,
+                              public testing::WithParamInterface<int64_t> {
+ protected:
+  // Tries `values`; those that are not finite in deterministic mode alone.
+  void check(HiddenRows hidden, const std::vector<double>& values) {
+    SCOPED_TRACE(text_of(hidden.test));
+    hidden.test.bits_alone = true;
+    for (const bool deterministic : {true, false}) {
+      SCOPED_TRACE(deterministic ? "deterministic" : "default");
+      hidden.test.problem.deterministic = deterministic;
+      Fixture before(hidden.test);
+      run_one(before);
+      for (const double value : values)
+        for (const bool both : {false, true}) {
+          if (!deterministic && !std::isfinite(value)) continue;
+          SCOPED_TRACE(concatenate("value ", value, " both tensors ", both));
+          Fixture after(replaced(hidden, value, both));
+          run_one(after);
+          compare_gradients(before, after, hidden, deterministic);
+        }
+    }
+  }
+  // Of float32 on Hopper that kernel, where it takes the problem.
+  void run_one(Fixture& fixture) {
+    if (tested_kernels() == TestedKernels::kFloat32 && gpu_->facts().major == 9 &&
+        cuda::refuse_attention(fixture.problem, gpu_->facts()).empty() &&
+        cuda::refuse_float32_attention_backward(fixture.problem).empty())
+      run_by<cuda::Sm90Float32AttentionBackward>(fixture);
+    else
+      run(fixture);
+  }
+  const std::vector<double> keys_ = {kLargest, -1e30, kInfinity, kNaN};
+  // Those that are not finite are not cleared: rows that do not see them are computed again.
+  const std::vector<double> queries_ = {kLargest, -1e30};
+};
+
+INSTANTIATE_TEST_SUITE_P(Dims, GpuHiddenRowsBackward, testing::Values(64, 72, 128, 256));
+
+TEST_P(GpuHiddenRowsBackward, Causal) {
+  const Case test = masked("causal", DType::kBF16, 2, 200, 260, GetParam(), {}).test;
+  for (const Causal causal : {Causal::kTopLeft, Causal::kBottomRight}) {
+    HiddenRows hidden{test, {150, 230, 259}, {}};
+    hidden.test.problem.causal = causal;
+    check(hidden, keys_);
+    check({hidden.test, {}, {30, 31}}, queries_);
+  }
+}
+// No gradient depends on a key that no query sees.
+TEST_P(GpuHiddenRowsBackward, KeysThatNoQuerySees) {
+  HiddenRows hidden{
+      masked("unseen", DType::kBF16, 2, 200, 260, GetParam(), {}).test, {200, 259}, {}};
+  hidden.test.problem.causal = Causal::kTopLeft;
+  check(hidden, keys_);
+}
+TEST_P(GpuHiddenRowsBackward, Window) {
+  HiddenRows hidden{masked("window", DType::kBF16, 1, 300, 310, GetParam(), {}).test, {170}, {}};
+  hidden.test.problem.window_left = 60;
+  hidden.test.problem.window_right = 20;
+  check(hidden, keys_);
+  check({hidden.test, {}, {200}}, queries_);
+}
+TEST_P(GpuHiddenRowsBackward, Visible) {
+  HiddenRows hidden{masked("visible", DType::kBF16, 2, 130, 201, GetParam(), {}).test, {130}, {}};
+  set_visible(hidden.test, {1, 2, 130, 201});
+  hidden.test.problem.causal = Causal::kTopLeft;
+  check(hidden, {kLargest, kNaN});
+  hidden.test.problem.dropout = 0.25;
+  check(hidden, {kLargest});
+}
+TEST_P(GpuHiddenRowsBackward, Lengths) {
+  const int64_t dim = GetParam();
+  HiddenRows hidden{forward_case(DType::kBF16, 3, 4, 2, 140, 300, dim, dim), {150, 220, 290}, {}};
+  hidden.test.problem.kv_lens = true;
+  hidden.test.kv_lens = {149, 300, 200};
+  check(hidden, keys_);
+  HiddenRows ragged{forward_case(DType::kBF16, 0, 2, 1, 0, 0, dim, dim), {90, 200}, {}};
+  set_ragged(ragged.test, {150, 0, 77, 100}, {210, 60, 100, 120});
+  ragged.test.layout = Layout::kBshd;
+  ragged.test.problem.causal = Causal::kTopLeft;
+  check(ragged, keys_);
+  check({ragged.test, {}, {0, 99}}, queries_);
+}
+TEST_P(GpuHiddenRowsBackward, BiasWithGradient) {
+  HiddenRows hidden{masked("bias", DType::kBF16, 2, 150, 200, GetParam(), {}).test, {100, 180}, {}};
+  add_bias(hidden.test, hidden.test.problem.dtype, {1, 2, 150, 200}, true);
+  hidden.test.problem.causal = Causal::kTopLeft;
+  check(hidden, {kLargest});
+}
+// In f16 no product overflows.
+TEST_P(GpuHiddenRowsBackward, SharedKeyHeadsInF16) {
+  HiddenRows hidden{masked("f16", DType::kF16, 8, 130, 200, GetParam(), {}).test, {60, 150}, {}};
+  hidden.test.problem.causal = Causal::kTopLeft;
+  check(hidden, {65504, kInfinity});
+}
+
+}  // namespace
+}  // namespace perseid::internal
