@@ -299,5 +299,32 @@ TEST_F(GpuAttention, SameBitsAtAnyPositionInTheBatch) {
   }
 }
 
+// A key or value of another exponent in one entry changes no bit of the others, though the launch
+// computes them by other instructions.
+TEST_F(GpuAttention, SameBitsBesideKeysOfOtherExponents) {
+  for (const int64_t dim : {64, 128})
+    for (const int64_t q_len : {200, 500})
+      for (const Causal causal : {Causal::kNone, Causal::kBottomRight}) {
+        Case test = forward_case(DType::kF32, 2, 4, 2, q_len, 600, dim, dim);
+        test.problem.causal = causal;
+        Fixture common(test);
+        run(common);
+        for (const bool of_value : {false, true}) {
+          test.prepare = [=](AttentionBackward& a) {
+            const Tensor& rows = of_value ? a.value : a.key;
+            for (int64_t d = 0; d < dim; ++d) put(rows, at(rows, {1, 1, 70, d}), 0x1p-20);
+          };
+          Fixture other(test);
+          run(other);
+          SCOPED_TRACE(text_of(test));
+          expect_same_bits(entry_of(common.out.tensor, 0), entry_of(other.out.tensor, 0));
+          expect_same_bits(entry_of(common.lse.tensor, 0), entry_of(other.lse.tensor, 0));
+          other.compare_forward();
+        }
+        run(common);  // in memory that says what the launch before had
+        common.compare_forward();
+      }
+}
+
 }  // namespace
 }  // namespace perseid::internal

@@ -389,10 +389,9 @@ void Sm90Attention::set_lengths(const AttentionProblem& problem,
                                               fixed.heads_of_arrival * fixed.group);
 }
 
-// Offsets of the word that says whether a wait has failed, of the lists of tiles with non-finite
-// results, and of the results and sums of each split; the tile counter comes first.
+// Offsets of words, of lists of tiles and of numbers; the tile counter comes first.
 struct Sm90Attention::Workspace {
-  size_t failed = 0, nonfinite = 0, results = 0, sums = 0, planes = 0, bytes = 0;
+  size_t failed = 0, nonfinite = 0, results = 0, sums = 0, uncommon = 0, planes = 0, bytes = 0;
 };
 
 Sm90Attention::Workspace Sm90Attention::divide_workspace(
@@ -410,7 +409,8 @@ Sm90Attention::Workspace Sm90Attention::divide_workspace(
     used = layout.sums + rows * sizeof(float);
   }
   if (config_.planes() == 2) {
-    layout.planes = (used + 15) / 16 * 16;
+    layout.uncommon = (used + 7) / 8 * 8;
+    layout.planes = (layout.uncommon + sizeof(uint64_t) + 15) / 16 * 16;
     used = layout.planes + planes_.workspace();
   }
   layout.bytes = used;
@@ -560,14 +560,16 @@ Status Sm90Attention::forward(const AttentionForward& tensors, std::byte* worksp
                       .cluster = config.cluster,
                       .shared_bytes = config.shared_bytes()};
   if (config.planes() == 2) {
-    const int64_t blocks =
-        planes_.blocks() - (planes.first_blocks == 0 ? planes_.query_blocks() : 0);
+    planes.pairs[1].uncommon = reinterpret_cast<uint64_t*>(workspace + layout.uncommon);
+    planes.pairs[1].launch = arguments.launch;
+    arguments.uncommon = planes.pairs[1].uncommon;
+    int64_t blocks = planes_.blocks();
+    if (planes.first_blocks == 0) blocks -= planes_.query_blocks();
     status = gpu_.launch(kernels_.back(), {.blocks = blocks, .threads = PlanesConfig::threads},
                          &planes, stream);
   }
-  if (status.ok())
-    status =
-        gpu_.launch(bias_by_threads ? kernels_.back() : kernels_[0], launch, &arguments, stream);
+  const auto& kernel = bias_by_threads ? kernels_.back() : kernels_[0];
+  if (status.ok()) status = gpu_.launch(kernel, launch, &arguments, stream);
   const int64_t pieces = ceil_div(int64_t{arguments.value_dim}, int64_t{32});
   Launch by_rows{.blocks = ceil_div(arguments.rows * pieces, kRowWarps), .threads = 32 * kRowWarps};
   size_t next = 1;

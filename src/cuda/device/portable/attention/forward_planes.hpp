@@ -61,14 +61,13 @@ __device__ __forceinline__ void unscale(uint32_t numbers, int lane,
 // Whether all keys of a tile have the numbers of rows that are split by the common exponents.
 template <int kKeys>
 __device__ __forceinline__ bool are_common(uint32_t numbers, int lane) {
-  constexpr float kFactor = power_of_two(kCommonKeyExponent - 14);
   constexpr auto kBytes = static_cast<int>(sizeof(RowNumbers));
   bool common = true;
 #pragma unroll
   for (int i = 0; i < kKeys; i += 32) {
     if (i + 32 > kKeys && lane >= kKeys - i) break;
     const float2 own = ptx::load_shared_v2(numbers + static_cast<uint32_t>((i + lane) * kBytes));
-    common = common && own.x == kFactor && own.y == kCommonValueExponent;
+    common = common && is_common({own.x, own.y});
   }
   return __all_sync(0xffffffffu, common);
 }

@@ -245,7 +245,9 @@ __device__ __forceinline__ void split_pairs(const PairsOfRows& pairs, int32_t bl
       factor =
           LseInLog2(*row_at<const float>(pairs.lse, entry, head, min(row, pairs.rows - 1))).factor;
     const RowNumbers numbers = split_pair_of_rows<C>(pairs, at, x, y, largest, factor);
-    if (row < pairs.rows && threadIdx.x % C.lanes() == 0) pairs.numbers[at] = numbers;
+    if (row >= pairs.rows || threadIdx.x % C.lanes() != 0) return;
+    pairs.numbers[at] = numbers;
+    if (pairs.uncommon != nullptr && !is_common(numbers)) *pairs.uncommon = pairs.launch;
   };
   const auto copy = [&](int step, const RowSplit<C>& x) {
     const int64_t at =

@@ -17,6 +17,12 @@ inline constexpr int kLeastValueExponent = -49;
 
 // For kernels that compute tiles of equal numbers faster. Queries have the scale, to units of log2.
 inline constexpr int kCommonQueryExponent = 2, kCommonKeyExponent = 5, kCommonValueExponent = 3;
+inline constexpr float kCommonKeyFactor = 1.0f / (1 << (14 - kCommonKeyExponent));
+
+// Of a key and its value.
+PERSEID_INLINE constexpr bool is_common(const RowNumbers& numbers) {
+  return numbers.factor == kCommonKeyFactor && numbers.exponent == kCommonValueExponent;
+}
 
 struct PlanesConfig {
   int dim = 128;  // of the longest row of planes, in numbers; a multiple of 16
@@ -55,6 +61,9 @@ struct PairsOfRows {
   PlanesOfRows first, second;
   RowsInMemory lse;               // if not null, second rows are multiplied by LseInLog2::factor
   RowNumbers* numbers = nullptr;  // [entry, head, row]
+  // If not null, becomes the number of the launch if a key or its value has numbers of its own.
+  uint64_t* uncommon = nullptr;
+  uint64_t launch = 0;
   int32_t rows = 0, heads = 0;
   int32_t blocks_of_head = 0;
   // Planes have the numbers as they are, which a block then splits itself (without second rows,

@@ -54,8 +54,7 @@ class KeyRows {
                                into(shared, shared.key(), C.plane_length(C.key_dim), row(i)),
                                into(shared, shared.value(), C.plane_length(C.value_dim), row(i)));
         if (lane % P.lanes() == 0) shared.key_numbers(row(i)) = numbers;
-        own = own || (row(i) < keys && !(numbers.factor == power_of_two(kCommonKeyExponent - 14) &&
-                                         numbers.exponent == kCommonValueExponent));
+        own = own || (row(i) < keys && !is_common(numbers));
       }
     }
     return own;

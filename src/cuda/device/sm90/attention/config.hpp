@@ -278,6 +278,7 @@ struct AttentionForwardArguments : AttentionArguments, KeySplits {
   // keys is one long row.
   PlanesOfRows query_split;
   const RowNumbers* query_numbers = nullptr;
+  const uint64_t* uncommon = nullptr;  // the launch, if a key has numbers of its own
   TensorMap key_numbers;
   bool out_pairs = false;  // two elements of out are one aligned access
   // If key and value arrive in chunks: waits for them, the first row of the pivot chunk, how many

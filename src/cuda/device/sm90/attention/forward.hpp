@@ -94,6 +94,12 @@ __global__ void __launch_bounds__(C.threads(), 1)
     if constexpr (C.second_pass()) producer.run_second_pass();
   } else {
     if constexpr (C.consumers > 1) ptx::setmaxnreg_inc<C.consumer_registers()>();
+    if constexpr (ForwardConsumer<C>::kHasCommon) {
+      if (*arguments.uncommon != arguments.launch) {
+        ForwardConsumer<C, true>(arguments, shared, group - 1).run();
+        return;
+      }
+    }
     ForwardConsumer<C>(arguments, shared, group - 1).run();
   }
   // Until here another block may arrive at this one's barriers.

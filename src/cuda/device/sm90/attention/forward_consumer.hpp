@@ -22,7 +22,8 @@
 
 namespace perseid::internal::cuda {
 
-template <AttentionForwardConfig C>
+// kCommon: of float32, the keys of the launch have the common numbers.
+template <AttentionForwardConfig C, bool kCommon = false>
 class ForwardConsumer {
   static_assert(C.allows(C.mask_loop) && (C.cluster == 1 || C.may_have_cluster()));
   // epilogue() follows from the other fields; a split mask loop never defers it.
@@ -30,6 +31,11 @@ class ForwardConsumer {
   static_assert((C.epilogue() >= Epilogue::kBeforeNextScores) == (C.q_stages == 1));
 
  public:
+  // Whether there is a fast path for tiles of such keys, and a consumer for such launches.
+  static constexpr bool kMayBeCommon = C.planes() == 2 && !ForwardScores<C>::kScales;
+  static constexpr bool kHasCommon =
+      kMayBeCommon && !C.left && !C.lengths && !C.visible && !C.dropout;
+
   __device__ __forceinline__ ForwardConsumer(const AttentionForwardArguments& arguments,
                                              const ForwardShared<C>& shared, int number)
       : arguments_(arguments),
@@ -478,11 +484,10 @@ class ForwardConsumer {
     if constexpr (C.lengths && kFirst)
       kv_.note_stale_values(clamp(tile.kv_len - n * C.keys, 0, C.keys));
     if constexpr (kOfPlanes) {
-      constexpr bool kCommon = !ForwardScores<C>::kScales;
-      if (kCommon && are_common<C.keys>(numbers, lane_)) {
+      if (kCommon || (kMayBeCommon && are_common<C.keys>(numbers, lane_))) {
         rules_.before_softmax(operands, scores_);
-        constexpr float kFactor = power_of_two(kCommonKeyExponent - 14);
-        const float scale[2] = {statistics_.factor[0] * kFactor, statistics_.factor[1] * kFactor};
+        const float scale[2] = {statistics_.factor[0] * kCommonKeyFactor,
+                                statistics_.factor[1] * kCommonKeyFactor};
         plane_softmax<true, true>(numbers, lane_, scale, scores_, statistics_, factor_);
       } else {
         scale_products(numbers);
