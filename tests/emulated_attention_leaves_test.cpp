@@ -25,14 +25,14 @@ namespace {
 constexpr int32_t kRanks[] = {1, 2, 4, 8};
 
 constexpr AttentionBackwardConfig config_of(int dim, bool right, bool left = false,
-                                            int cluster = 1) {
+                                            bool clusters = false) {
   AttentionBackwardConfig config;
   config.key_dim = config.value_dim = dim;
   config.queries = dim > 64 ? 64 : 128;
   config.split_keys = dim <= 128;
   config.right = right;
   config.left = left;
-  config.cluster_size = cluster;
+  config.clusters = clusters;
   config.deterministic = config.sharded = config.f32_key_gradients = config.leaves = true;
   return config;
 }
@@ -104,17 +104,18 @@ template <AttentionBackwardConfig C>
 void add_rank(const AttentionProblem& problem, Sums* sums) {
   ASSERT_EQ(kernel_name("", choose_attention_backward(problem)), kernel_name("", C));
   ASSERT_EQ(refuse_attention_backward(problem), "");
-  const AttentionBackwardArguments a = attention_backward_arguments(problem, C);
+  const int32_t log2 = backward_cluster_log2(problem, C), blocks = 1 << log2;
+  const AttentionBackwardArguments a = attention_backward_arguments(problem, C, log2);
   const int32_t units = a.batch_heads * a.k_tiles * a.leaves.count;
   ASSERT_EQ(a.dq_contributors,
-            static_cast<uint64_t>(a.k_tiles * a.leaves.count) * C.cluster_size * C.kConsumers);
+            static_cast<uint64_t>(a.k_tiles * a.leaves.count * blocks * C.kConsumers));
   for (int32_t number = 0; number < units; ++number) {
     const BackwardTile tile = find_backward_tile<C>(a, number);
     const auto leaf = static_cast<int32_t>(problem.rows.rank) * a.leaves.count + tile.leaf;
     ASSERT_LT(tile.leaf, a.leaves.count);
     std::vector<Sums::Block> summands;
-    for (int block = 0; block < C.cluster_size; ++block) {
-      emulated_gpu::Block of_cluster(block, 32, 0, C.cluster_size);
+    for (int block = 0; block < blocks; ++block) {
+      emulated_gpu::Block of_cluster(block, 32, 0, blocks);
       emulated_gpu::block = &of_cluster;
       for_each_step<C>(a, tile, [&](int, const BackwardStep& step) {
         const int32_t row = whole_row<C>(a, tile, step.block * C.queries);
@@ -151,7 +152,7 @@ TEST(AttentionLeaves, HaveTheSameSumsOnAnyNumberOfRanks) {
     problem.kv_len = length - 300;  // the first queries see nothing
     expect_same_sums<config_of(128, true)>(problem);
     problem.heads = 8;
-    expect_same_sums<config_of(128, true, false, 4)>(problem);
+    expect_same_sums<config_of(128, true, false, true)>(problem);
     problem = problem_of(256, length, zigzag);
     problem.causal = Causal::kNone;
     expect_same_sums<config_of(256, false)>(problem);
@@ -174,7 +175,7 @@ TEST(AttentionLeaves, HaveTheirQueriesAndBuffers) {
       for (int32_t rank = 0; rank < ranks; ++rank) {
         const AttentionProblem whole = problem_of(128, 2048, zigzag);
         const AttentionProblem problem = of_rank(whole, rank, ranks);
-        AttentionBackwardArguments a = attention_backward_arguments(problem, kConfig);
+        AttentionBackwardArguments a = attention_backward_arguments(problem, kConfig, 0);
         ASSERT_EQ(a.leaves.count, kLeaves / ranks);
         float key = 0, buffer = 0;
         a.grad_key_rows = {&key, {1, 2, 3, 1}};

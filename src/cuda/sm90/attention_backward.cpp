@@ -109,12 +109,7 @@ AttentionBackwardConfig choose_attention_backward(const AttentionProblem& proble
   const BoundsByRow bounds = bounds_by_row(problem);
   config.left = bounds.left;
   config.right = bounds.right;
-  const int64_t tiles = problem.kv_heads * ceil_div(problem.kv_len, int64_t{config.keys()});
-  if (config.right && !problem.grad_bias && tiles > 0)
-    for (const int64_t blocks : {kBlocksInPairs, kBlocksInFours})
-      if (2 * config.cluster_size * tiles <= blocks &&
-          problem.group() % (2 * config.cluster_size) == 0)
-        config.cluster_size *= 2;
+  config.clusters = backward_cluster_log2(problem, config) > 0;
   // Tiles of bias leave no shared memory for the cursor.
   config.shared_cursor = !config.masked() && !config.deterministic && config.split_keys &&
                          !biased && problem.group() > 1 && !config.leaves;
@@ -174,8 +169,21 @@ std::string refuse_attention_backward(const AttentionProblem& problem) {
 
 Sm90AttentionBackward::~Sm90AttentionBackward() { release(gpu_, order_); }
 
+int32_t backward_cluster_log2(const AttentionProblem& problem,
+                              const AttentionBackwardConfig& config) {
+  const int64_t tiles = problem.kv_heads * ceil_div(problem.kv_len, int64_t{config.keys()});
+  int32_t log2 = 0;
+  if (config.right && !problem.grad_bias && tiles > 0)
+    for (const int64_t blocks : {kBlocksInPairs, kBlocksInFours})
+      if (const int64_t size = int64_t{2} << log2;
+          size * tiles <= blocks && problem.group() % size == 0)
+        ++log2;
+  return log2;
+}
+
 AttentionBackwardArguments attention_backward_arguments(const AttentionProblem& problem,
-                                                        const AttentionBackwardConfig& config) {
+                                                        const AttentionBackwardConfig& config,
+                                                        int32_t cluster_log2) {
   AttentionBackwardArguments fixed;
   static_cast<AttentionArguments&>(fixed) = arguments_of(problem);
   fixed.kv_heads = static_cast<int32_t>(problem.kv_heads);
@@ -186,6 +194,7 @@ AttentionBackwardArguments attention_backward_arguments(const AttentionProblem& 
   };
   fixed.q_blocks = blocks(problem.q_len, problem.total_q, config.queries);
   fixed.k_tiles = blocks(problem.kv_len, problem.total_kv, config.keys());
+  fixed.cluster_log2 = cluster_log2;
   fixed.scale = static_cast<float>(problem.scale);
   fixed.modifier = static_cast<float>(problem.modifier.value);
   fixed.batch_heads = static_cast<int32_t>((problem.ragged ? 1 : problem.batch) * problem.kv_heads);
@@ -197,14 +206,14 @@ AttentionBackwardArguments attention_backward_arguments(const AttentionProblem& 
   if (config.right || config.deterministic) {
     const int64_t bytes =
         problem.group() * problem.q_len * (problem.head_dim * 6 + problem.value_dim * 2);
-    const int64_t most = config.cluster_size > 1 ? kSectionBytesOfClusters : kSectionBytes;
+    const int64_t most = config.clusters ? kSectionBytesOfClusters : kSectionBytes;
     while (2 * section * bytes <= most && section < fixed.batch_heads) section *= 2;
   }
   fixed.heads_per_section =
       static_cast<int32_t>(clamp(section, int64_t{1}, max(int64_t{1}, int64_t{fixed.batch_heads})));
   if (config.leaves) fixed.leaves = leaves_of(problem, config);
-  fixed.dq_contributors = static_cast<uint64_t>(int64_t{fixed.k_tiles} * fixed.leaves.count *
-                                                config.cluster_size * config.kConsumers);
+  fixed.dq_contributors = static_cast<uint64_t>(
+      (int64_t{fixed.k_tiles} * fixed.leaves.count << cluster_log2) * config.kConsumers);
   return fixed;
 }
 
@@ -226,7 +235,8 @@ Status Sm90AttentionBackward::make(const AttentionProblem& problem,
       return status;
   }
 
-  backward->fixed_ = attention_backward_arguments(problem, config);
+  backward->fixed_ =
+      attention_backward_arguments(problem, config, backward_cluster_log2(problem, config));
   backward->bias_ = divide_bias(problem, config.queries, config.of_bias().keys());
   backward->lay_out();
   if (config.async)
@@ -242,7 +252,7 @@ Status Sm90AttentionBackward::make_order() {
                                 .queries = config_.queries,
                                 .heads = fixed_.batch_heads,
                                 .heads_per_section = fixed_.heads_per_section,
-                                .cluster_size = config_.cluster_size,
+                                .cluster_size = int64_t{1} << fixed_.cluster_log2,
                                 .multiprocessors = gpu_.facts().multiprocessors});
   Status status = chunks_.upload(problem_);
   if (!status.ok() || order.empty() || gpu_.facts().assumed) return status;
@@ -362,7 +372,7 @@ Status Sm90AttentionBackward::backward(const AttentionBackward& tensors, std::by
   BiasTiles bias_tiles = bias_;
   if (problem_.max_lengths) {  // never over chunks; the workspace is divided as the plan's
     const AttentionProblem problem = with_lengths(problem_, tensors.lengths);
-    arguments = attention_backward_arguments(problem, config_);
+    arguments = attention_backward_arguments(problem, config_, fixed_.cluster_log2);
     bias_tiles = divide_bias(problem, config_.queries, config_.of_bias().keys());
     keep_splits(bias_, &bias_tiles);
   }
@@ -403,11 +413,12 @@ Status Sm90AttentionBackward::backward(const AttentionBackward& tensors, std::by
   const bool products_wanted = tensors.grad_query.present() || tensors.grad_key.present() ||
                                tensors.grad_value.present() || bias_with_tiles;
   const Launch by_rows{.blocks = blocks_of_queries(arguments), .threads = kRowThreads};
-  const Launch products{.blocks = int64_t{arguments.batch_heads} * arguments.k_tiles *
-                                  arguments.leaves.count * config_.cluster_size,
-                        .threads = config_.threads(),
-                        .cluster = config_.cluster_size,
-                        .shared_bytes = config_.shared_bytes()};
+  const Launch products{
+      .blocks = int64_t{arguments.batch_heads} * arguments.k_tiles * arguments.leaves.count
+                << arguments.cluster_log2,
+      .threads = config_.threads(),
+      .cluster = 1 << arguments.cluster_log2,
+      .shared_bytes = config_.shared_bytes()};
   Status status = gpu_.launch(kernels_[0], by_rows, &rows, stream);
   if (status.ok() && bias_kernel) {
     bias_tiles.split_sums = reinterpret_cast<float*>(workspace + layout_.split_sums);

@@ -22,9 +22,13 @@ AttentionBackwardConfig choose_attention_backward(const AttentionProblem& proble
 std::vector<std::string> attention_backward_kernels(const AttentionBackwardConfig& config);
 inline constexpr const char* kAttentionBackwardHeader = "cuda/device/sm90/attention/backward.hpp";
 
+// Of the blocks of a cluster, by heads and the length of keys: 0, 1 or 2.
+int32_t backward_cluster_log2(const AttentionProblem& problem,
+                              const AttentionBackwardConfig& config);
 // The arguments of a launch but for tensors and workspace.
 AttentionBackwardArguments attention_backward_arguments(const AttentionProblem& problem,
-                                                        const AttentionBackwardConfig& config);
+                                                        const AttentionBackwardConfig& config,
+                                                        int32_t cluster_log2);
 
 // Why the kernels do not take the backward of a problem whose forward is taken, as a sentence's
 // end; "" where they do.

@@ -15,7 +15,7 @@
 // (backward_producer.hpp), others run the dQ semaphore (dq_semaphore.hpp) and clear elements that
 // are not finite (backward_clearing.hpp). Warpgroups 1 and 2 are the consumers, which share a step
 // by keys (backward_split_keys.hpp) or, beyond dim 128, by products (backward_split_products.hpp).
-// The C.cluster_size blocks of a cluster share a tile: each has some of the query heads.
+// The blocks of a cluster share a tile: each has some of the query heads.
 //
 // Mainloop. A consumer's step (SplitKeysConsumer::run_step in backward_split_keys.hpp), one query
 // block of one query head:
@@ -54,9 +54,11 @@ namespace perseid::internal::cuda {
 // The block's tile, by raster order (backward_tiles.hpp): static, or in deterministic mode fetched
 // from a counter. `fetched` is in shared memory; a cluster uses that of its first block.
 template <AttentionBackwardConfig C>
-__device__ __forceinline__ uint32_t tile_number(const uint32_t& fetched) {
-  if constexpr (!C.deterministic) return blockIdx.x / C.cluster_size;
-  if constexpr (C.cluster_size == 1) return fetched;
+__device__ __forceinline__ uint32_t tile_number(const AttentionBackwardArguments& arguments,
+                                                const uint32_t& fetched) {
+  if constexpr (!C.deterministic)
+    return C.clusters ? blockIdx.x >> arguments.cluster_log2 : blockIdx.x;
+  if constexpr (!C.clusters) return fetched;
   ptx::cluster_arrive_and_release();
   ptx::cluster_wait();
   // A shuffle, so that the compiler knows it to be uniform: WGMMA in a loop whose bounds are not is
@@ -68,10 +70,10 @@ __device__ __forceinline__ uint32_t tile_number(const uint32_t& fetched) {
 template <AttentionBackwardConfig C>
 __device__ __forceinline__ BackwardTile schedule_tile(const AttentionBackwardArguments& arguments,
                                                       uint32_t& word) {
-  const bool first_of_cluster = C.cluster_size == 1 || ptx::block_of_cluster() == 0;
+  const bool first_of_cluster = !C.clusters || ptx::block_of_cluster() == 0;
   if (C.deterministic && first_of_cluster && threadIdx.x == 0) word = atomicAdd(arguments.tile, 1u);
   __syncthreads();
-  const auto number = static_cast<int32_t>(tile_number<C>(word));
+  const auto number = static_cast<int32_t>(tile_number<C>(arguments, word));
   BackwardTile tile = find_backward_tile<C>(arguments, number);
   if constexpr (C.shared_cursor) {
     if (threadIdx.x == 0)
@@ -144,7 +146,7 @@ __global__ void __launch_bounds__(C.threads(), 1)
   ptx::launch_dependents();  // the next launch reads counters that the previous one has cleared
   const BackwardTile tile = schedule_tile<C>(arguments, word);
   if (C.lengths && tile.key >= tile.kv_rows) {
-    if constexpr (C.cluster_size > 1) {  // other blocks have read `word`
+    if constexpr (C.clusters) {  // other blocks have read `word`
       ptx::cluster_arrive();
       ptx::cluster_wait();
     }

@@ -3,7 +3,7 @@
 // Epilogue of attention backward on sm_90a: the accumulators of dK and dV, 64 keys of a consumer,
 // to global memory.
 //
-//   ClusterReduction   if C.cluster_size > 1: the blocks of a cluster have partial sums of the same
+//   ClusterReduction   if C.clusters: the blocks of a cluster have partial sums of the same
 //                      tile; each block reduces those of some warps' keys through distributed
 //                      shared memory
 //   GradientEpilogue   scales, rounds and stores them by TMA, through the shared memory of the keys
@@ -34,8 +34,8 @@ class ClusterReduction {
 
   // The keys of this warp are reduced and stored by this block.
   __device__ __forceinline__ bool owns_keys() const {
-    return C.cluster_size == 1 ||
-           (4 * c_.thread.consumer + c_.thread.warp) % C.cluster_size == block_of_cluster();
+    return !C.clusters ||
+           ((4 * c_.thread.consumer + c_.thread.warp) & (blocks() - 1)) == block_of_cluster();
   }
   // By both consumers, after their last product.
   template <class... Gradients>
@@ -57,6 +57,7 @@ class ClusterReduction {
   __device__ __forceinline__ static constexpr int count_of(const float (&)[kCount]) {
     return kCount;
   }
+  __device__ __forceinline__ int blocks() const { return 1 << c_.arguments.cluster_log2; }
   __device__ __forceinline__ static int block_of_cluster() {
     return static_cast<int>(ptx::block_of_cluster());
   }
@@ -78,7 +79,7 @@ class ClusterReduction {
   template <int kCount>
   __device__ __forceinline__ void reduce_partials(float (&d)[kCount], int floats_before) const {
 #pragma unroll 1
-    for (int block = 0; block < C.cluster_size; ++block) {
+    for (int block = 0; block < blocks(); ++block) {
       if (block == block_of_cluster()) continue;
       const uint32_t from =
           ptx::address_in_block(partials(floats_before), static_cast<uint32_t>(block));
@@ -105,7 +106,7 @@ class GradientEpilogue {
   // Both accumulators, or the consumer's only one, summed over the cluster.
   template <class... Gradients>
   __device__ __forceinline__ void reduce_cluster(Gradients&... gradients) const {
-    if constexpr (C.cluster_size > 1) cluster_.reduce(gradients...);
+    if constexpr (C.clusters) cluster_.reduce(gradients...);
   }
 
   // After the last product. A null pointer disables the gradient.

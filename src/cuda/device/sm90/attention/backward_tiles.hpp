@@ -86,7 +86,7 @@ template <AttentionBackwardConfig C, class Visit>
 __device__ __forceinline__ void for_each_step(const AttentionBackwardArguments& a,
                                               const BackwardTile& tile, Visit&& visit) {
   int number = 0;
-  const int32_t heads = a.group / C.cluster_size;
+  const int32_t heads = C.clusters ? a.group >> a.cluster_log2 : a.group;
   if constexpr (C.shared_cursor) {
     const int32_t blocks = max(tile.end, 1);
     int32_t g = tile.start / blocks, i = tile.start % blocks;
@@ -98,8 +98,7 @@ __device__ __forceinline__ void for_each_step(const AttentionBackwardArguments& 
     }
     return;
   }
-  const int32_t first =
-      C.cluster_size > 1 ? static_cast<int32_t>(ptx::block_of_cluster()) * heads : 0;
+  const int32_t first = C.clusters ? static_cast<int32_t>(ptx::block_of_cluster()) * heads : 0;
   for (int32_t g = first; g < first + heads; ++g)
     for (int32_t i = tile.first; i < tile.end; ++i)
       visit(number++, BackwardStep{tile.kv_head * a.group + g,

@@ -322,9 +322,9 @@ struct AttentionBackwardConfig {
   ScoreModifierKind modifier = ScoreModifierKind::kNone;  // any other: no stages of bias
   bool grad_bias = false;
   bool bias_whole = false;  // the bias is not repeated: each score has its own element
-  // Blocks of a cluster, which share the query heads of a tile of keys: where there are few tiles,
-  // or tiles of unequal work.
-  int cluster_size = 1;
+  // The blocks of a cluster, as many as the arguments say, share the query heads of a tile of keys:
+  // where there are few tiles, or tiles of unequal work.
+  bool clusters = false;
   bool deterministic = false;
   // A tile starts at the step of another tile of its key head (several query heads, all with the
   // same queries). The order of sums then depends on time.
@@ -358,7 +358,7 @@ struct AttentionBackwardConfig {
     visit("modifier", c.modifier);
     visit("grad_bias", c.grad_bias);
     visit("bias_whole", c.bias_whole);
-    visit("cluster_size", c.cluster_size);
+    visit("clusters", c.clusters);
     visit("deterministic", c.deterministic);
     visit("shared_cursor", c.shared_cursor);
     visit("grad_query", c.grad_query);
@@ -545,6 +545,7 @@ struct AttentionBackwardArguments : AttentionBackwardProblem {
   int32_t k_tiles = 0;            // of each of them; ragged: padded positions of tiles
   int32_t heads_per_section = 0;  // key heads (backward_tiles.hpp)
   int32_t forward_heads = 0;  // of a batch entry, before the reversed ones, if C.reverse_order()
+  int32_t cluster_log2 = 0;   // of the blocks of a cluster: 1 or 2, if C.clusters
   // If C.async (backward_chunks.hpp): signals of arrivals and of the departure are [group of heads,
   // chunk].
   AsyncArguments async;
