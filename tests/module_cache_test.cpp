@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include <perseid/perseid.hpp>
 
 #include <atomic>
 #include <csignal>
@@ -23,6 +24,7 @@
 #include "base/log.hpp"
 #include "cuda/runtime/cache.hpp"
 #include "cuda/runtime/deflate.hpp"
+#include "cuda/sm90/attention.hpp"
 
 namespace perseid::internal::cuda {
 namespace {
@@ -405,6 +407,35 @@ TEST_F(KernelPack, IsARegularFile) {
   EXPECT_EQ(Pack(path_.string()).size(), 0u);
   EXPECT_EQ(Pack(folder_.string()).size(), 0u);
   EXPECT_NE(warning_.find("it is no regular file"), std::string::npos) << warning_;
+}
+
+// Plans for a GPU that is not there. The only test of this program that makes a plan: the library
+// reads its pack once.
+TEST_F(KernelPack, LacksWhatExplainNames) {
+  AttentionProblem problem;
+  problem.dtype = DType::kBF16;
+  problem.batch = 1;
+  problem.heads = problem.kv_heads = 2;
+  problem.q_len = problem.kv_len = 512;
+  problem.head_dim = problem.value_dim = 64;
+  problem.scale = 0.125;
+  const KernelNames forward = Sm90Attention::kernels_of(problem, {});
+  write_file(path_,
+             write_entry(key_of({forward.header, forward.names, "sm_90a"}, nullptr), image_));
+  setenv("PERSEID_PACK", path_.c_str(), 1);
+  const Context context = Context::assumed("sm_90");
+  AttentionOptions options{
+      .dtype = perseid::bf16, .heads = 2, .q_len = 512, .kv_len = 512, .head_dim = 64};
+  const auto text = [&] { return std::string(Attention(context, options).explain()); };
+  EXPECT_EQ(text().find("pack lacks"), std::string::npos) << text();
+  options.backward = true;
+  EXPECT_NE(text().find("; the kernel pack lacks its backward, which the first plan compiles"),
+            std::string::npos)
+      << text();
+  options.dropout = 0.1;
+  EXPECT_NE(text().find("the kernel pack lacks its backward and forward, which"), std::string::npos)
+      << text();
+  unsetenv("PERSEID_PACK");
 }
 
 // ---- Programs with more rights than their caller ----

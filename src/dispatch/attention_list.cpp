@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The implementations of attention, best first.
 #include <cmath>
+#include <span>
+#include <vector>
 
 #include "base/missing_chunk.hpp"
 #include "cpu/reference/reference.hpp"
@@ -11,6 +13,7 @@
 #include "cuda/portable/attention.hpp"
 #include "cuda/portable/attention_backward.hpp"
 #include "cuda/portable/attention_float64.hpp"
+#include "cuda/runtime/cache.hpp"
 #include "cuda/runtime/copy_queue.hpp"
 #include "cuda/sm90/attention.hpp"
 #include "cuda/sm90/attention_backward.hpp"
@@ -113,21 +116,33 @@ CpuKernels<Attention> tiled_kernels(const AttentionProblem& problem, const Devic
               problem.backward() ? table.attention_backward_workspace(problem, workers) : 0};
 }
 
+// For explain, where there is a kernel pack that lacks kernels of a plan, which has those of
+// backward first.
+std::string note_of_compilation(const cuda::Gpu& gpu, std::span<const cuda::KernelNames> kernels) {
+  std::string missing;
+  if (cuda::kernel_pack().size() > 0)
+    for (const cuda::KernelNames& each : kernels)
+      if (!gpu.is_packed(each))
+        missing += concatenate(missing.empty() ? "" : " and ",
+                               &each == &kernels.back() ? "forward" : "backward");
+  if (missing.empty()) return "";
+  return concatenate("; the kernel pack lacks its ", missing, ", which the first plan compiles");
+}
+
 // Kernels of a GPU, of each direction.
 template <class Forward, class Backward>
 class GpuAttention final : public Executable<Attention> {
  public:
   // `note` goes with the description of backward.
   static Status make(const AttentionProblem& problem, cuda::Gpu& gpu, Made* made,
-                     std::string note = {}) {
+                     const std::string& note = {}) {
     auto attention = std::make_unique<GpuAttention>();
-    attention->note_ = std::move(note);
+    std::vector<cuda::KernelNames> kernels;
+    if (problem.backward()) kernels.push_back(Backward::kernels_of(problem, gpu.facts()));
+    kernels.push_back(Forward::kernels_of(problem, gpu.facts()));
+    attention->note_ = note + note_of_compilation(gpu, kernels);
     Status status;
-    if (problem.backward()) {
-      const cuda::KernelNames kernels[] = {Backward::kernels_of(problem, gpu.facts()),
-                                           Forward::kernels_of(problem, gpu.facts())};
-      status = gpu.load_ahead(kernels);
-    }
+    if (problem.backward()) status = gpu.load_ahead(kernels);
     if (status.ok()) status = Forward::make(problem, gpu, &attention->forward_);
     if (status.ok() && problem.backward())
       status = Backward::make(problem, gpu, &attention->backward_);
@@ -154,9 +169,9 @@ class GpuAttention final : public Executable<Attention> {
     return clear_rows_.launch(arguments, arguments.grad_query, {}, stream);
   }
   std::string kernels() const override {
-    return backward_ == nullptr
-               ? forward_->description()
-               : concatenate(forward_->description(), "; ", backward_->description(), note_);
+    std::string text = forward_->description();
+    if (backward_ != nullptr) text += "; " + backward_->description();
+    return text + note_;
   }
 
  private:
@@ -372,7 +387,7 @@ Status make_sm90(const AttentionProblem& problem, const Device& device, Made* ma
   if (problem.backward())
     note = concatenate(" (as cuda:portable; the other one is ",
                        cuda::refuse_float32_attention_backward(problem), ")");
-  return MixedAttention::make(problem, *device.gpu, made, std::move(note));
+  return MixedAttention::make(problem, *device.gpu, made, note);
 }
 
 // wgmma and TMA of compute capability 9.0, f16, bf16 and f32 (kernels of any GPU compute the

@@ -183,6 +183,8 @@ bool Pack::find(const std::string& key, Image* image) const {
          read_entry(text, key, image);
 }
 
+bool Pack::has(const std::string& key) const { return entries_.contains(Hash().add(key).value()); }
+
 const Pack& kernel_pack() {
   // Never destroyed: threads may still make plans while the process ends.
   static const Pack* const kPack = [] {

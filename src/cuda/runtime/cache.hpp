@@ -44,6 +44,8 @@ class Pack {
   explicit Pack(const std::string& path, uint32_t owner = 0);
 
   bool find(const std::string& key, Image* image) const;
+  // Whether there is an entry, which may still be damaged.
+  bool has(const std::string& key) const;
   size_t size() const { return entries_.size(); }
 
  private:

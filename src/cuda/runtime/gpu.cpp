@@ -240,6 +240,10 @@ Status Gpu::find_images(std::span<const Program> programs, bool compiles,
   return status;
 }
 
+bool Gpu::is_packed(const KernelNames& kernels) const {
+  return kernel_pack().has(key_of({kernels.header, kernels.names, facts_.architecture}, nullptr));
+}
+
 bool Gpu::is_compiled(const KernelNames& kernels) const {
   const Program program{kernels.header, kernels.names, facts_.architecture};
   std::vector<std::vector<Image>> images;

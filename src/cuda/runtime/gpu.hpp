@@ -77,6 +77,8 @@ class Gpu {
   // Kernels that load() will then find in memory: all that are in no file are compiled side by
   // side.
   Status load_ahead(std::span<const KernelNames> kernels);
+  // Whether the kernel pack has them.
+  bool is_packed(const KernelNames& kernels) const;
   // Whether load() needs no compiler.
   bool is_compiled(const KernelNames& kernels) const;
 
