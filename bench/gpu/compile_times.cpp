@@ -5,8 +5,9 @@
 // What it takes to compile uncommon variants of attention, those whose names contain one of the
 // texts. `kernels`: each kernel by itself: milliseconds of NVRTC's front end, its optimiser and its
 // assembler, milliseconds of the CPU, and bytes of the module. `plans`: seconds to make a plan with
-// nothing cached, and of all CPUs, forward alone and with backward, on the first GPU, or, for
-// compute capability 9.0 alone, with the fake driver of the tests in LD_LIBRARY_PATH.
+// nothing cached and without a kernel pack, unless PERSEID_PACK names one, and of all CPUs, forward
+// alone and with backward, on the first GPU, or, for compute capability 9.0 alone, with the fake
+// driver of the tests in LD_LIBRARY_PATH.
 #include <perseid/perseid.h>
 #include <time.h>
 #include <unistd.h>
@@ -41,8 +42,10 @@ struct Case {
   bool window = false, bias = false, dropout = false, ragged = false, visible = false;
   bool deterministic = false;
   bool portable = false;
+  bool full = false;  // without a causal mask
+  int64_t kv_heads = 16;
 };
-constexpr DType kB = DType::kBF16, kF = DType::kF32, kD = DType::kF64;
+constexpr DType kB = DType::kBF16, kH = DType::kF16, kF = DType::kF32, kD = DType::kF64;
 constexpr Case kCases[] = {
     {.name = "bf16 64, window, bias, dropout",
      .dtype = kB,
@@ -77,6 +80,38 @@ constexpr Case kCases[] = {
     {.name = "bf16 192, dropout", .dtype = kB, .dim = 192, .dropout = true},
     {.name = "bf16 256, dropout", .dtype = kB, .dim = 256, .dropout = true},
     {.name = "bf16 512", .dtype = kB, .dim = 512},
+    {.name = "bf16 128, ragged, 4 heads in a group",
+     .dtype = kB,
+     .dim = 128,
+     .ragged = true,
+     .kv_heads = 4},
+    {.name = "bf16 128, ragged, window, 4 heads in a group",
+     .dtype = kB,
+     .dim = 128,
+     .window = true,
+     .ragged = true,
+     .kv_heads = 4},
+    {.name = "bf16 256, ragged, window, 2 heads in a group",
+     .dtype = kB,
+     .dim = 256,
+     .window = true,
+     .ragged = true,
+     .kv_heads = 8},
+    {.name = "bf16 64, bias, dropout, full",
+     .dtype = kB,
+     .dim = 64,
+     .bias = true,
+     .dropout = true,
+     .full = true},
+    {.name = "bf16 64, visible, dropout, full",
+     .dtype = kB,
+     .dim = 64,
+     .dropout = true,
+     .visible = true,
+     .full = true},
+    {.name = "bf16 72, ragged, full", .dtype = kB, .dim = 72, .ragged = true, .full = true},
+    {.name = "bf16 112", .dtype = kB, .dim = 112},
+    {.name = "f16 128, deterministic", .dtype = kH, .dim = 128, .deterministic = true},
     {.name = "f32 64, window, dropout", .dtype = kF, .dim = 64, .window = true, .dropout = true},
     {.name = "f32 128, window, dropout", .dtype = kF, .dim = 128, .window = true, .dropout = true},
     {.name = "portable bf16 64, window, bias, dropout",
@@ -122,11 +157,12 @@ AttentionProblem problem_of(const Case& each) {
   AttentionProblem problem;
   problem.dtype = each.dtype;
   problem.batch = kBatch;
-  problem.heads = problem.kv_heads = kHeads;
+  problem.heads = kHeads;
+  problem.kv_heads = each.kv_heads;
   problem.q_len = problem.kv_len = kLength;
   problem.head_dim = problem.value_dim = each.dim;
   problem.scale = 0.1;
-  problem.causal = Causal::kBottomRight;
+  problem.causal = each.full ? Causal::kNone : Causal::kBottomRight;
   if (each.window) problem.window_left = 1023;
   problem.dropout = each.dropout ? 0.1 : 0;
   problem.ragged = each.ragged;
@@ -152,7 +188,7 @@ std::vector<KernelNames> kernels_of(const Case& each, const GpuFacts& facts) {
   if (each.dtype == kF && refuse_float32_attention_backward(problem).empty())
     return {Sm90Attention::kernels_of(problem, facts),
             Sm90Float32AttentionBackward::kernels_of(problem, facts)};
-  if (each.dtype == kB && !has_large_dims(problem))
+  if (size_of(each.dtype) == 2 && !has_large_dims(problem))
     return {Sm90Attention::kernels_of(problem, facts),
             Sm90AttentionBackward::kernels_of(problem, facts)};
   return {Sm90Attention::kernels_of(problem, facts),
@@ -220,9 +256,10 @@ Taken time_plan(const Case& each, bool backward, const fs::path& folder) {
   perseid_attention_desc desc{};
   desc.struct_size = sizeof desc;
   desc.dtype = static_cast<uint32_t>(problem.dtype);
-  desc.causal = PERSEID_CAUSAL_BOTTOM_RIGHT;
+  desc.causal = each.full ? PERSEID_CAUSAL_NONE : PERSEID_CAUSAL_BOTTOM_RIGHT;
   desc.batch = problem.batch;
-  desc.heads = desc.kv_heads = problem.heads;
+  desc.heads = problem.heads;
+  desc.kv_heads = problem.kv_heads;
   desc.q_len = desc.kv_len = problem.q_len;
   desc.head_dim = desc.value_dim = problem.head_dim;
   desc.scale = problem.scale;
@@ -256,7 +293,7 @@ int run(bool plans, std::span<char*> texts) {
   const fs::path folder =
       fs::temp_directory_path() / ("perseid-compile-times-" + std::to_string(getpid()));
   fs::create_directories(folder);
-  setenv("PERSEID_PACK", "", 1);
+  setenv("PERSEID_PACK", "", 0);
   setenv("PERSEID_CACHE_DIR", (folder / "cache").c_str(), 1);
   std::shared_ptr<Gpu> gpu;
   if (const Status status = Gpu::assume("sm_90", &gpu); !status.ok()) die(status.sentence());
