@@ -216,6 +216,12 @@ TEST(SweepKernelPack, HasEveryCommonKernel) {
           << variant.name;
     }
 }
+// Compiles nothing: the pack's build has kept the reports.
+TEST(SweepKernelPack, IsWithinBudgets) {
+  if (Pack(PERSEID_PACK_FILE).size() == 0) GTEST_SKIP() << "no pack: " << PERSEID_PACK_FILE;
+  for (const char* architecture : {"sm_80", "sm_90a"})
+    expect_within_budgets(common_variants(architecture));
+}
 #endif
 
 }  // namespace

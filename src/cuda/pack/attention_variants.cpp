@@ -22,7 +22,14 @@ struct Dims {
 constexpr Dims kUsual[] = {{64, 64, true}, {128, 128, true}};
 constexpr Dims kTuned[] = {{64, 64, true}, {128, 128, true}, {256, 256},
                            {96, 96},       {192, 128},       {192, 192}};
-constexpr Dims kBetween[] = {{40, 40}, {72, 72}, {80, 80}, {160, 160}};
+constexpr Dims kBetween[] = {{32, 32}, {40, 40},   {48, 48},  {72, 72},
+                             {80, 80}, {112, 112}, {160, 160}};
+// Of models whose forward is usual in f16.
+constexpr Dims kDiffusion[] = {{40, 40, true}, {80, 80, true}, {160, 160, true}};
+constexpr Dims kDecoders[] = {{96, 96, true}, {256, 256, true}};
+// Of images of many sizes in a batch.
+constexpr Dims kVision[] = {{72, 72}, {80, 80}};
+constexpr Dims kGrouped[] = {{64, 64, true}, {128, 128, true}, {256, 256}};
 constexpr Dims kLarge[] = {{512, 512}, {264, 328}};
 constexpr Dims kOdd[] = {{40, 40}, {80, 72}, {96, 64}, {256, 256}};
 
@@ -36,35 +43,48 @@ struct Kind {
   int64_t q_len = 4096, kv_len = 4096;
   int64_t kv_heads = 16;  // of 16 heads
   bool window = false, ragged = false, kv_lens = false, visible = false, bias = false;
+  bool grad_bias = true;  // of a bias, with backward
   double dropout = 0;
   bool accumulate = false;
   bool canonical = false;
-  bool f16 = true;          // too, where dims are usual
-  bool f32 = false;         // the same
-  bool f64 = false;         // the same, of the portable kernels
-  bool everywhere = false;  // in the pack for every architecture, where dims are usual, but for f64
+  bool f16 = true;   // too, where dims are usual
+  bool f32 = false;  // the same
+  bool f64 = false;  // the same, of the portable kernels
+  // Architectures whose part of the pack has it: Hopper alone; sm_80 too, bf16 of usual dims; or
+  // all, usual dims, but for f64.
+  enum class Where { kHopper, kAmpere, kEverywhere } where = Where::kHopper;
 };
+using Where = Kind::Where;
 constexpr Kind kCommon[] = {
-    {.name = "attention", .dims = kTuned, .f32 = true, .f64 = true, .everywhere = true},
+    {.name = "attention", .dims = kTuned, .f32 = true, .f64 = true, .where = Where::kEverywhere},
     {.name = "attention of short sequences", .dims = kUsual, .q_len = 1024, .kv_len = 1024},
-    {.name = "deterministic attention",
-     .dims = kTuned,
+    {.name = "deterministic attention", .dims = kTuned, .forward = false, .deterministic = true},
+    // Clusters, and tiles with a shared cursor (choose_attention_backward).
+    {.name = "attention of grouped heads", .dims = kTuned, .forward = false, .kv_heads = 2},
+    {.name = "ragged attention of grouped heads",
+     .dims = kGrouped,
+     .full = false,
      .forward = false,
-     .deterministic = true,
-     .f16 = false},
-    // Clusters of two and of four blocks, and tiles with a shared cursor
-    // (choose_attention_backward).
-    {.name = "attention of grouped heads",
-     .dims = kUsual,
-     .forward = false,
-     .q_len = 16384,
-     .kv_len = 16384,
      .kv_heads = 2,
-     .f16 = false},
-    {.name = "attention of grouped heads, few keys",
+     .ragged = true},
+    {.name = "attention of grouped heads in a window",
+     .dims = kGrouped,
+     .full = false,
+     .forward = false,
+     .kv_heads = 2,
+     .window = true},
+    {.name = "ragged attention of grouped heads in a window",
+     .dims = kGrouped,
+     .full = false,
+     .forward = false,
+     .kv_heads = 2,
+     .window = true,
+     .ragged = true},
+    {.name = "deterministic attention of grouped heads",
      .dims = kUsual,
      .full = false,
      .forward = false,
+     .deterministic = true,
      .kv_heads = 2,
      .f16 = false},
     {.name = "attention of a query",
@@ -72,25 +92,105 @@ constexpr Kind kCommon[] = {
      .causal = false,
      .backward = false,
      .q_len = 1,
-     .everywhere = true},
+     .where = Where::kEverywhere},
     {.name = "attention of a query and key lengths",
-     .dims = kUsual,
+     .dims = kTuned,
      .causal = false,
      .backward = false,
      .q_len = 1,
      .kv_lens = true,
-     .everywhere = true},
-    {.name = "ragged attention", .dims = kTuned, .full = false, .ragged = true, .everywhere = true},
+     .where = Where::kEverywhere},
+    {.name = "attention of a few queries and key lengths",
+     .dims = kGrouped,
+     .full = false,
+     .backward = false,
+     .q_len = 8,
+     .kv_lens = true},
+    {.name = "attention of a few queries and key lengths in a window",
+     .dims = kGrouped,
+     .full = false,
+     .backward = false,
+     .q_len = 8,
+     .window = true,
+     .kv_lens = true},
+    {.name = "ragged attention",
+     .dims = kTuned,
+     .full = false,
+     .ragged = true,
+     .where = Where::kEverywhere},
     {.name = "ragged attention", .dims = kUsual, .causal = false, .ragged = true},
+    {.name = "ragged attention", .dims = kVision, .causal = false, .ragged = true},
+    {.name = "deterministic ragged attention",
+     .dims = kUsual,
+     .full = false,
+     .forward = false,
+     .deterministic = true,
+     .ragged = true,
+     .f16 = false},
     {.name = "attention of dims between", .dims = kBetween},
-    {.name = "attention in a window", .dims = kTuned, .full = false, .window = true},
-    {.name = "attention with bias", .dims = kTuned, .causal = false, .bias = true},
-    {.name = "attention with dropout", .dims = kTuned, .dropout = 0.1},
-    {.name = "masked attention", .dims = kUsual, .causal = false, .visible = true, .f16 = false},
+    {.name = "attention", .dims = kDiffusion, .causal = false, .backward = false},
+    {.name = "attention", .dims = kDecoders, .backward = false},
+    {.name = "attention in a window",
+     .dims = kTuned,
+     .full = false,
+     .window = true,
+     .where = Where::kAmpere},
+    {.name = "ragged attention in a window",
+     .dims = kGrouped,
+     .full = false,
+     .window = true,
+     .ragged = true},
+    {.name = "attention with bias",
+     .dims = kTuned,
+     .causal = false,
+     .bias = true,
+     .where = Where::kAmpere},
+    {.name = "attention with bias", .dims = kUsual, .full = false, .bias = true, .f16 = false},
+    {.name = "attention with bias alone",
+     .dims = kUsual,
+     .forward = false,
+     .bias = true,
+     .grad_bias = false},
+    {.name = "attention with dropout", .dims = kTuned, .dropout = 0.1, .where = Where::kAmpere},
+    {.name = "ragged attention with dropout",
+     .dims = kUsual,
+     .ragged = true,
+     .dropout = 0.1,
+     .f16 = false},
+    {.name = "attention with bias and dropout",
+     .dims = kUsual,
+     .causal = false,
+     .bias = true,
+     .dropout = 0.1,
+     .f16 = false},
+    {.name = "masked attention", .dims = kTuned, .causal = false, .visible = true},
+    {.name = "masked attention", .dims = kUsual, .full = false, .visible = true, .f16 = false},
+    {.name = "masked attention with dropout",
+     .dims = kUsual,
+     .causal = false,
+     .visible = true,
+     .dropout = 0.1,
+     .f16 = false},
+    {.name = "deterministic ragged masked attention",
+     .dims = kUsual,
+     .full = false,
+     .deterministic = true,
+     .ragged = true,
+     .visible = true,
+     .f16 = false},
     {.name = "attention in a window with bias and dropout",
      .dims = kUsual,
      .full = false,
      .window = true,
+     .bias = true,
+     .dropout = 0.1,
+     .f16 = false},
+    {.name = "attention with everything",
+     .dims = kUsual,
+     .full = false,
+     .window = true,
+     .ragged = true,
+     .visible = true,
      .bias = true,
      .dropout = 0.1,
      .f16 = false},
@@ -105,19 +205,9 @@ constexpr Kind kRare[] = {
      .kv_len = 100},
     {.name = "attention", .dims = kLarge, .backward = false},
     {.name = "attention in a window", .dims = kOdd, .full = false, .window = true},
-    {.name = "masked attention", .dims = kTuned, .causal = false, .visible = true},
     {.name = "attention with bias", .dims = kOdd, .causal = false, .bias = true},
     {.name = "attention with dropout", .dims = kOdd, .full = false, .dropout = 0.1},
     {.name = "attention that accumulates", .dims = kUsual, .forward = false, .accumulate = true},
-    // Clusters whose tiles are in order.
-    {.name = "deterministic attention of grouped heads",
-     .dims = kUsual,
-     .full = false,
-     .forward = false,
-     .deterministic = true,
-     .q_len = 16384,
-     .kv_len = 16384,
-     .kv_heads = 2},
     {.name = "attention in canonical order", .dims = kTuned, .forward = false, .canonical = true},
     {.name = "attention of grouped heads in canonical order",
      .dims = kUsual,
@@ -177,7 +267,7 @@ AttentionProblem problem_of(const Kind& kind, const Dims& dims, DType dtype, boo
   }
   problem.dropout = kind.dropout;
   problem.grad_query = problem.grad_key = problem.grad_value = kind.backward;
-  problem.grad_bias = kind.bias && kind.backward;
+  problem.grad_bias = kind.bias && kind.grad_bias && kind.backward;
   problem.deterministic = kind.deterministic;
   problem.rows.canonical = problem.f32_key_gradients = kind.canonical;
   problem.accumulate_query = problem.accumulate_key = problem.accumulate_value = kind.accumulate;
@@ -305,7 +395,7 @@ void add_portable(const Kind& kind, const Dims& dims, DType dtype, bool causal,
   std::vector<std::string> before;
   for (const int32_t shared_bytes : shared_bytes_of(architecture)) {
     // Larger tiles of what is not in the pack are compiled when a plan needs them.
-    if (!kind.everywhere && !before.empty()) break;
+    if (kind.where == Where::kHopper && !before.empty()) break;
     const auto kernels = portable_attention_backward_kernels(problem, shared_bytes);
     if (kernels == before) continue;
     variants->push_back({concatenate("backward of ", name, ", ", shared_bytes, " bytes shared"),
@@ -352,8 +442,12 @@ std::vector<Variant> portable_attention_variants(const std::string& architecture
 
 std::vector<Variant> packed_portable_attention_variants(const std::string& architecture) {
   return variants_of(architecture, true, kPackedTypes,
-                     [](const Kind& kind, const Dims& dims, auto... others) {
-                       if (kind.everywhere && dims.usual) add_portable(kind, dims, others...);
+                     [](const Kind& kind, const Dims& dims, DType dtype, bool causal,
+                        const std::string& of, std::vector<Variant>* variants) {
+                       const bool ampere =
+                           kind.where == Where::kAmpere && of == "sm_80" && dtype == DType::kBF16;
+                       if (dims.usual && (kind.where == Where::kEverywhere || ampere))
+                         add_portable(kind, dims, dtype, causal, of, variants);
                      });
 }
 
