@@ -55,6 +55,8 @@ constexpr Usual kOfAmpere[] = {
     {.name = "sliding window", .dtype = kB, .dim = 128, .causal = true, .window = true},
     {.name = "dropout", .dtype = kB, .dim = 64, .dropout = 0.1},
     {.name = "dropout, causal", .dtype = kB, .dim = 64, .causal = true, .dropout = 0.1},
+    {.name = "dim 96", .dtype = kB, .dim = 96, .causal = true},
+    {.name = "dim 256", .dtype = kB, .dim = 256, .causal = true},
     {.name = "learned bias", .dtype = kB, .dim = 64, .bias = true, .grad_bias = true},
 };
 constexpr Usual kOfHopper[] = {
@@ -68,9 +70,7 @@ constexpr Usual kOfHopper[] = {
     {.name = "images of many sizes, dim 80", .dtype = kB, .dim = 80, .ragged = true},
     {.name = "dim 112", .dtype = kB, .dim = 112, .causal = true},
     // Decoders.
-    {.name = "dim 96", .dtype = kB, .dim = 96, .causal = true},
     {.name = "dim 96 in f16", .dtype = kH, .dim = 96, .causal = true, .backward = false},
-    {.name = "dim 256", .dtype = kB, .dim = 256, .causal = true},
     {.name = "dim 256 in a window, documents",
      .dtype = kB,
      .dim = 256,

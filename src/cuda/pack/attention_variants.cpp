@@ -130,6 +130,7 @@ constexpr Kind kCommon[] = {
     {.name = "attention of dims between", .dims = kBetween},
     {.name = "attention", .dims = kDiffusion, .causal = false, .backward = false},
     {.name = "attention", .dims = kDecoders, .backward = false},
+    {.name = "attention", .dims = kDecoders, .f16 = false, .where = Where::kAmpere},
     {.name = "attention in a window",
      .dims = kTuned,
      .full = false,
