@@ -43,13 +43,13 @@ std::vector<std::string> copy_rows_kernels() {
 }
 
 Status load_copy_rows(Gpu& gpu) {
-  std::vector<Kernel> kernels;
-  return gpu.load(kCopyRowsHeader, copy_rows_kernels(), &kernels);
+  const std::vector<Kernel>* kernels = nullptr;
+  return gpu.load_kept(Gpu::Kept::kCopyRows, kCopyRowsHeader, copy_rows_kernels, &kernels);
 }
 
 Status copy_rows(Gpu& gpu, std::span<const TensorCopy> copies, void* stream) {
-  std::vector<Kernel> kernels;
-  Status status = gpu.load(kCopyRowsHeader, copy_rows_kernels(), &kernels);
+  const std::vector<Kernel>* kernels = nullptr;
+  Status status = gpu.load_kept(Gpu::Kept::kCopyRows, kCopyRowsHeader, copy_rows_kernels, &kernels);
   const Gpu::Current current(gpu);
   if (status.ok()) status = current.status();
   for (size_t next = 0; status.ok() && next < copies.size();) {
@@ -73,7 +73,7 @@ Status copy_rows(Gpu& gpu, std::span<const TensorCopy> copies, void* stream) {
     const int64_t each = ceil_div(rows, groups * kRowsInFlight);
     const int64_t most = kBlocksEach * gpu.facts().multiprocessors / arguments.count;
     status = gpu.launch(
-        kernels[vectors ? 1 : 0],
+        (*kernels)[vectors ? 1 : 0],
         {.blocks = arguments.count * max(min(each, most), int64_t{1}), .threads = kCopyRowsThreads},
         &arguments, stream);
   }

@@ -342,6 +342,39 @@ Status Gpu::load(const std::string& header, const std::vector<std::string>& name
   return {};
 }
 
+Status Gpu::load_kept(Kept which, const char* header, std::vector<std::string> (*names)(),
+                      const std::vector<Kernel>** kernels) {
+  std::vector<Kernel>& kept = kept_[static_cast<size_t>(which)];
+  *kernels = &kept;
+  {
+    const std::lock_guard lock(kept_mutex_);
+    if (!kept.empty()) return {};
+  }
+  std::vector<Kernel> loaded;
+  const Status status = load(header, names(), &loaded);
+  const std::lock_guard lock(kept_mutex_);
+  if (status.ok() && kept.empty()) kept = std::move(loaded);
+  return status;
+}
+
+void Gpu::add_reachable(const void* data, size_t bytes) {
+  const std::lock_guard lock(reachable_mutex_);
+  reachable_.emplace_back(static_cast<const std::byte*>(data), bytes);
+}
+
+void Gpu::remove_reachable(const void* data) {
+  const std::lock_guard lock(reachable_mutex_);
+  std::erase_if(reachable_, [&](const auto& memory) { return memory.data() == data; });
+}
+
+bool Gpu::is_reachable(const void* data) const {
+  const auto* const at = static_cast<const std::byte*>(data);
+  const std::lock_guard lock(reachable_mutex_);
+  return std::any_of(reachable_.begin(), reachable_.end(), [&](const auto& memory) {
+    return memory.data() <= at && at < memory.data() + memory.size();
+  });
+}
+
 Status Gpu::allow_shared(const Kernel& kernel, int32_t bytes) const {
   if (facts_.assumed) return {};
   const Current current(*this);

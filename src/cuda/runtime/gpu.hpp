@@ -74,6 +74,10 @@ class Gpu {
   // What is in no file is compiled side by side, each kernel by itself.
   Status load(const std::string& header, const std::vector<std::string>& names,
               std::vector<Kernel>* kernels);
+  // As load(), for kernels that executions look up: found again without their names.
+  enum class Kept { kSignalWait, kCopyRows };
+  Status load_kept(Kept which, const char* header, std::vector<std::string> (*names)(),
+                   const std::vector<Kernel>** kernels);
   // Kernels that load() will then find in memory: all that are in no file are compiled side by
   // side.
   Status load_ahead(std::span<const KernelNames> kernels);
@@ -91,6 +95,12 @@ class Gpu {
 
   // What kernels report of their waits.
   WaitReports& wait_reports() const { return *wait_reports_; }
+
+  // Memory of the library's own that the device reaches by the same address: after a pause to ask
+  // the driver takes microseconds.
+  void add_reachable(const void* data, size_t bytes);
+  void remove_reachable(const void* data);
+  bool is_reachable(const void* data) const;
 
   // Makes the device's context the calling thread's for a scope.
   class Current {
@@ -132,6 +142,10 @@ class Gpu {
   ContextHandle context_ = nullptr;
   std::mutex mutex_;
   std::map<std::string, Loaded> loaded_;  // by key
+  std::mutex kept_mutex_;
+  std::vector<Kernel> kept_[2];  // empty: not loaded
+  mutable std::mutex reachable_mutex_;
+  std::vector<std::span<const std::byte>> reachable_;
   std::unique_ptr<WaitReports> wait_reports_;
 };
 

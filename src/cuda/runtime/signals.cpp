@@ -5,6 +5,15 @@
 #include "cuda/runtime/memory.hpp"
 
 namespace perseid::internal::cuda {
+namespace {
+
+Status load_wait(Gpu& gpu, const std::vector<Kernel>** kernels) {
+  return gpu.load_kept(
+      Gpu::Kept::kSignalWait, kSignalWaitHeader,
+      [] { return std::vector<std::string>{kSignalWaitKernel}; }, kernels);
+}
+
+}  // namespace
 
 Status set_signal(const Gpu& gpu, uint32_t* signal, uint32_t epoch, void* stream) {
   const Gpu::Current current(gpu);
@@ -35,17 +44,16 @@ Status find_arrival(const Gpu& gpu, const Arrival& arrival, DeviceArrival* found
 }
 
 Status prepare_waits(Gpu& gpu) {
-  std::vector<Kernel> kernels;
-  Status status = gpu.load(kSignalWaitHeader, {kSignalWaitKernel}, &kernels);
+  const std::vector<Kernel>* kernels = nullptr;
+  Status status = load_wait(gpu, &kernels);
   const Gpu::Current current(gpu);
   if (status.ok()) status = current.status();
   return status.ok() ? gpu.wait_reports().reserve() : status;
 }
 
 Status wait_for_signal(Gpu& gpu, const Arrival& arrival, void* stream, int32_t count) {
-  std::vector<Kernel> kernels;
-  if (Status status = gpu.load(kSignalWaitHeader, {kSignalWaitKernel}, &kernels); !status.ok())
-    return status;
+  const std::vector<Kernel>* kernels = nullptr;
+  if (Status status = load_wait(gpu, &kernels); !status.ok()) return status;
   const Gpu::Current current(gpu);
   if (!current.status().ok()) return current.status();
   AsyncArguments arguments;
@@ -56,7 +64,7 @@ Status wait_for_signal(Gpu& gpu, const Arrival& arrival, void* stream, int32_t c
                                    .deadline_ns = {arrival.deadline_ns, 0}};
   if (status.ok()) status = gpu.wait_reports().draw(execution, stream, &arguments.reports[1]);
   if (!status.ok()) return status;
-  return gpu.launch(kernels[0], {.blocks = 1, .threads = 32}, &arguments, stream);
+  return gpu.launch(kernels->front(), {.blocks = 1, .threads = 32}, &arguments, stream);
 }
 
 }  // namespace perseid::internal::cuda
