@@ -363,8 +363,10 @@ Status AllGatherMatmulPlan::execute(const perseid_all_gather_matmul_args& args,
     SlicedProduct::cut(shards_, *chunks_, group_->rank(), sliced_for_next_, transport_->gathered(),
                        a, &for_next_);
   status = transport_->send(operation, sending, parts_, for_next_);
-  // The transfer bounds a product in slices, which therefore begins after it.
-  if (status.ok() && sliced_ != nullptr) status = transport_->launched(sending);
+  // The transfer bounds a product in slices, which therefore begins after it, and one that is not
+  // fused waits for it.
+  const bool sends_first = sliced_ != nullptr || !fused_;
+  if (status.ok() && sends_first) status = transport_->launched(sending);
   const WatchedWork work(stop_.get(), operation, sending, [this, &sending](uint64_t but_of) {
     return find_missing(*chunks_, group_->rank(), transport_->signals(), sending.epoch, but_of);
   });
@@ -372,7 +374,7 @@ Status AllGatherMatmulPlan::execute(const perseid_all_gather_matmul_args& args,
     if (scales_ != nullptr) status = scales_->await(operation, sending);
     if (status.ok()) status = multiply(operation, args, c, sending, workspace, work);
     // Whatever this rank's own arguments were, the others have its shard and go on.
-    const Status launched = sliced_ == nullptr ? transport_->launched(sending) : Status();
+    const Status launched = sends_first ? Status() : transport_->launched(sending);
     if (status.ok()) status = launched;
   }
   if (status.ok() && args.gathered != nullptr) status = work.ended(give_gathered(gathered, stream));
