@@ -64,13 +64,19 @@ void visit_shard(const Shards& shards, int32_t rank, std::byte* data, const Visi
 
 inline bool has_come(const uint32_t* word, uint32_t epoch) {
   const auto end = Clock::now() + 5s;
-  while (cpu::load_acquire(word) != epoch)
+  while (!epoch_reached(cpu::load_acquire(word), epoch))
     if (Clock::now() > end) return false;
   return true;
 }
 // The work of the default stream.
 inline bool ended(const Member& member) {
   return cuda::synchronize(*member.device->gpu, nullptr).ok();
+}
+
+// All ranks have looked at their memory: the others write there for the next operation as soon as
+// one has ended.
+inline bool have_looked(Group& group) {
+  return group.exchange(Operation("looking", kDeadline), {}, "", nullptr).ok();
 }
 
 inline bool gathers(const Member& member, int64_t outer) {
@@ -107,6 +113,7 @@ inline bool gathers(const Member& member, int64_t outer) {
       visit_shard(shards, rank, transport->gathered(), [&](uint32_t value, int64_t element) {
         right = right && value == value_of(rank, element, epoch);
       });
+    right = right && have_looked(group);
   }
   return right;
 }
@@ -158,6 +165,7 @@ inline bool gathers_scales(const Member& member, int64_t batch) {
     };
     const auto end = Clock::now() + 5s;
     while (right && !have_come()) right = Clock::now() < end;
+    right = right && have_looked(group);
   }
   return right;
 }
@@ -202,6 +210,7 @@ inline bool reduces(const Member& member, int64_t outer) {
           right = right && part.as<uint32_t>()[i * part.stride[0] + j] ==
                                value_of(rank, 1000 * group.rank() + element, epoch);
     }
+    right = right && have_looked(group);
   }
   return right;
 }

@@ -32,6 +32,9 @@ class KeysAndGradients {
       status = transport.make_reduce_in_place(site, one, 2 * shape.rows, &gradients_);
     if (!status.ok()) throw std::runtime_error(status.sentence());
     visit(parts_of_all(), [](uint32_t& value, uint32_t) { value = kNothing; });
+    // What others send comes after that.
+    status = group_.exchange(operation, {}, "", nullptr);
+    if (!status.ok()) throw std::runtime_error(status.sentence());
   }
 
   // One execution, whose kernel begins when all keys are there, as backward's. `right` is what

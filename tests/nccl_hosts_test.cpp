@@ -31,39 +31,6 @@ class NcclHosts : public NcclRanks {
     return reinterpret_cast<uint64_t (*)()>(
         dlsym(dlopen("libnccl.so.2", RTLD_NOW), "fake_nccl_peers"))();
   }
-  // Executions in flight of both kinds, on two streams.
-  static bool executes(const Member& member, int64_t outer) {
-    Gathering gathering(member, outer);
-    Reducing reducing(member, outer);
-    std::atomic<bool> right{true};
-    int second = 0;
-    Status status;
-    for (uint32_t epoch = 1; status.ok() && epoch <= 4; ++epoch) {
-      status = gathering.execute(
-          Operation("all-gather", kDeadline), epoch,
-          [&, epoch] {
-            for (int64_t visit = 0; visit < gathering.chunks().count(); ++visit) {
-              const int64_t chunk = gathering.visited(visit);
-              while (
-                  !epoch_reached(cpu::load_acquire(gathering.transport().signals() + chunk), epoch))
-                usleep(20);
-              if (!gathering.is_right(chunk, epoch)) right = false;
-            }
-            usleep(2000);
-            for (int64_t chunk = 0; chunk < gathering.chunks().count(); ++chunk)
-              if (!gathering.is_right(chunk, epoch)) right = false;
-          },
-          epoch % 2 == 0 ? &second : nullptr);
-      const auto before = [](int64_t) {
-        usleep(500);
-        return true;
-      };
-      if (status.ok())
-        status = reducing.execute(Operation("reduce-scatter", kDeadline), epoch, before, &right);
-    }
-    if (status.ok()) status = cuda::synchronize(*member.device->gpu, &second);
-    return status.ok() && ended(member) && right;
-  }
 
   std::string hosts_;
 };

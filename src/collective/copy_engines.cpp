@@ -5,9 +5,9 @@
 // then the one before that: each gets first what it needs first, and receives from one sender at a
 // time. A word is written behind each chunk.
 //
-// A rank writes into another's memory once that has begun the operation (GpuRank): it has read what
-// was there in the epoch before. Kernels that store partial sums there themselves, instead of the
-// copy engines, wait for the same words; ranks of either kind go together.
+// A rank writes into another's memory once that has ended the operation before (GpuRank): it has
+// read what was there. Kernels that store partial sums there themselves, instead of the copy
+// engines, wait for the same words; ranks of either kind go together.
 //
 // What a rank sums in place it reads with its multiprocessors, in the memory of the other ranks.
 #include <algorithm>
@@ -21,6 +21,8 @@ namespace perseid::internal::collective {
 namespace {
 
 constexpr size_t kAlignment = 4096;
+// Epochs, of which differences are compared.
+constexpr uint32_t kAhead = 1 << 30;
 // Chunks are signalled together up to so many bytes, which take as long as a copy's latency.
 constexpr int64_t kSentTogether = 4 << 20;
 
@@ -49,7 +51,14 @@ class CopyEngineGather final : public GatherTransport {
       status =
           GpuWindows::make(group_, site.operation, site.device.gpu, data_ + shards_.bytes() + 1,
                            words, group_.first_epoch() - 1, &windows_);
-    return status;
+    if (!status.ok()) return status;
+    // The others write only theirs meanwhile.
+    own_until_ = group_.first_epoch() + kAhead;
+    each_own([&](uint32_t* word) {
+      if (status.ok())
+        status = cuda::copy(*site.device.gpu, word, &own_until_, sizeof own_until_, nullptr);
+    });
+    return group_.exchange(site.operation, status, "", nullptr);
   }
 
   std::byte* gathered() const override { return windows_->data(group_.rank()) + data_; }
@@ -76,20 +85,14 @@ class CopyEngineGather final : public GatherTransport {
                                              .watched_count = watched(sending)});
     parts_ = parts;
     for_next_ = for_next;
-    in_place_ = true;
-    for (const SentPart& part : parts) in_place_ = in_place_ && part.from.data == part.to.data;
-    if (status.ok() && !in_place_) status = copy_own(sending);
+    if (status.ok()) status = copy_own(sending);
     if (status.ok() && sending.report != nullptr) status = watch(sending);
     return status;
   }
   Status launched(const Sending& sending) override {
     const cuda::Gpu::Current current(*rank_->gpu());
     const int32_t own = group_.rank(), size = group_.size();
-    Status status;
-    for (size_t i = 0; in_place_ && status.ok() && i < parts_.size(); ++i)
-      if (i + 1 == parts_.size() || !parts_[i + 1].has_signal_of(parts_[i]))
-        status = rank_->sending().defer_write(word(own, parts_[i]), sending.epoch);
-    if (status.ok()) status = rank_->announce();
+    Status status = rank_->announce();
     for (int64_t group = 0; group < chunks_.groups; ++group)
       for (int32_t step = 1; status.ok() && step < size; ++step) {
         const int32_t rank = (own + size - step) % size;
@@ -99,6 +102,7 @@ class CopyEngineGather final : public GatherTransport {
           status =
               push(rank_->sending(), rank, of_group(next ? for_next_ : parts_, group), sending);
       }
+    if (status.ok()) status = renew_own(sending.epoch);
     return status.ok() ? rank_->sending().flush() : status;
   }
   Status finish(const Sending& sending) override {
@@ -166,19 +170,35 @@ class CopyEngineGather final : public GatherTransport {
   uint32_t* word(int32_t rank, const SentPart& part) const {
     return windows_->words(rank) + part.group * chunks_.count() + part.chunk;
   }
-  // Before the kernel: a copy within a GPU may need a multiprocessor, and the kernel that waits for
-  // it may hold all of them.
+  // Before the kernel, which finds it by the order of the stream: a copy within a GPU may need a
+  // multiprocessor, and a kernel that waits for it may hold all of them.
   Status copy_own(const Sending& sending) const {
-    const int32_t own = group_.rank();
+    const auto is_copied = [&](const SentPart& part) {
+      return (part.readers >> group_.rank() & 1) != 0 && part.from.data != part.to.data;
+    };
+    if (std::none_of(parts_.begin(), parts_.end(), is_copied)) return {};
     // Behind the operation before, which may have read on another stream.
-    Status status = rank_->sending().precede(sending.stream);
-    for (size_t i = 0; status.ok() && i < parts_.size(); ++i) {
-      const SentPart& part = parts_[i];
-      if ((part.readers >> own & 1) != 0 && part.from.data != part.to.data)
+    Status status = rank_->follow_last(sending.stream);
+    for (const SentPart& part : parts_)
+      if (status.ok() && is_copied(part))
         status = cuda::copy_tensor(*rank_->gpu(), part.from, part.to, sending.stream);
-      if (!status.ok() || (i + 1 < parts_.size() && parts_[i + 1].has_signal_of(part))) continue;
-      status = cuda::set_signal(*rank_->gpu(), word(own, part), sending.epoch, sending.stream);
-    }
+    return status;
+  }
+  // The signals of the own chunks have reached epochs to come: kernels need not wait for what lies
+  // before them in the stream.
+  template <class Body>
+  void each_own(const Body& body) const {
+    for (int64_t i = 0; i < chunks_.words(); ++i)
+      if (chunks_.owner(i % chunks_.count()) == group_.rank())
+        body(windows_->words(group_.rank()) + i);
+  }
+  Status renew_own(uint32_t epoch) {
+    if (own_until_ - epoch > kAhead / 2) return {};
+    own_until_ = epoch + kAhead;
+    Status status;
+    each_own([&](uint32_t* word) {
+      if (status.ok()) status = rank_->sending().defer_write(word, own_until_);
+    });
     return status;
   }
 
@@ -188,9 +208,9 @@ class CopyEngineGather final : public GatherTransport {
   GpuRank* rank_ = nullptr;
   std::unique_ptr<GpuWindows> windows_;
   size_t data_ = 0;
+  uint32_t own_until_ = 0;  // the epoch in the signals of the own chunks
   // Of the execution.
   std::span<const SentPart> parts_, for_next_;
-  bool in_place_ = true;
 };
 
 // On every GPU: a word for each other rank and chunk of the own shard, then the part of each rank.
@@ -299,7 +319,7 @@ class CopyEngineReduce final : public ReduceTransport {
                             .first_chunk = static_cast<int32_t>(chunks_.first_of(rank)),
                             .signal_stride = size - 1});
     parts.targets = targets_.data();
-    parts.begun = as_arrival(rank_->begun(operation));
+    parts.begun = as_arrival(rank_->ended(operation));
     return parts;
   }
   Status finish(const Sending& sending) override {

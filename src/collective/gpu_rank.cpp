@@ -17,6 +17,8 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr auto kInterval = 500us;  // of the thread that watches, while operations are in flight
+// The same while none is: an operation that begins and does not end wakes nobody.
+constexpr auto kIdleInterval = 50ms;
 // Kernels wait so much longer than the thread, which knows who is missing.
 constexpr uint64_t kGrace = 500'000'000;
 // What NCCL gets to hear of its end.
@@ -37,6 +39,8 @@ GpuRank::GpuRank(Group& group, std::shared_ptr<cuda::Gpu> gpu)
       slots_(kSlots),
       first_(group.first_epoch() - 1),
       submitted_(first_),
+      enqueued_(first_),
+      awaited_(first_),
       told_(first_),
       timed_(first_) {}
 
@@ -55,7 +59,7 @@ Status GpuRank::of(Group& group, const Operation& operation, std::shared_ptr<cud
 
 Status GpuRank::make(const Operation& operation) {
   Status status = cuda::prepare_waits(*gpu_);
-  for (std::unique_ptr<cuda::CopyQueue>* queue : {&sending_, &control_})
+  for (std::unique_ptr<cuda::CopyQueue>* queue : {&sending_, &ending_, &control_})
     if (status.ok()) status = cuda::CopyQueue::make(gpu_, queue);
   if (status.ok() && links_ != nullptr) status = cuda::CopyQueue::make(gpu_, &crossing_);
   if (status.ok()) {
@@ -78,6 +82,8 @@ Status GpuRank::make(const Operation& operation) {
   if (status.ok())
     status = cuda::copy(*gpu_, abort_word(), &kNotAborted, sizeof kNotAborted, nullptr);
   if (!status.ok()) return status;
+  gpu_->add_reachable(words_, sizeof *words_);
+  gpu_->add_reachable(abort_word(), sizeof(uint32_t));
   gpu_->wait_reports().observers().add(this);
   // The signals of the process are for its own threads.
   sigset_t all, before;
@@ -91,7 +97,7 @@ Status GpuRank::make(const Operation& operation) {
 Status GpuRank::make_words(const Operation& operation) {
   constexpr size_t kWords = 2 * kMostRanks;
   const auto make = [&](Group& group) {
-    return GpuWindows::make(group, operation, gpu_, kWords * sizeof(uint32_t), kMostRanks, first_,
+    return GpuWindows::make(group, operation, gpu_, kWords * sizeof(uint32_t), kWords, first_,
                             &slab_);
   };
   if (links_ == nullptr) return make(group_);
@@ -110,6 +116,8 @@ GpuRank::~GpuRank() {
   changed_.notify_all();
   if (thread_.joinable()) thread_.join();
   gpu_->wait_reports().observers().remove(this);
+  gpu_->remove_reachable(words_);
+  if (slab_ != nullptr || own_words_.words() != nullptr) gpu_->remove_reachable(abort_word());
   const cuda::Gpu::Current current(*gpu_);
   if (words_ != nullptr && current.status().ok()) gpu_->driver().host_free(words_);
 }
@@ -128,9 +136,8 @@ Status GpuRank::begin(const Operation& operation, const Work& work) {
   slot(number) = {.name = operation.name, .deadline_ns = operation.deadline_ns, .work = work};
   slot(number).work.parts_epoch = work.epoch;
   words_->reports[number % kSlots] = {};
+  awaited_ = enqueued_;
   lock.unlock();
-  changed_.notify_all();
-
   return sending_->mark(work.stream);
 }
 
@@ -147,25 +154,25 @@ Status GpuRank::announce() {
   const uint32_t number = submitted_;
   Status status = sending_->follow_mark();
   if (status.ok()) status = sending_->defer_write(&words_->started, number);
-  const int32_t own = group_.rank();
-  group_.for_each_other([&](int32_t rank) {
-    if (status.ok() && in_slab(rank) >= 0)
-      status = sending_->defer_write(begun_word(rank, own), number);
-  });
+  if (links_ == nullptr) {
+    return status.ok() ? sending_->defer_write(begun_word(group_.rank()), number) : status;
+  }
+  // Exchanges wait for room, which may need the thread.
+  wake();
   if (status.ok()) status = sending_->flush();
-  return status.ok() && crossing_ != nullptr ? crossing_->follow(sending_->stream()) : status;
+  return status.ok() ? crossing_->follow(sending_->stream()) : status;
 }
 
 Status GpuRank::follow_last(void* stream) {
-  return in_flight() == 0 ? Status() : sending_->precede(stream);
+  return in_flight() == 0 ? Status() : ending_->pass_mark(stream);
 }
 
 Status GpuRank::defer_await(int32_t rank) {
-  return sending_->defer_wait(begun_word(group_.rank(), rank), submitted_);
+  return sending_->defer_wait(ended_word(group_.rank(), rank), awaited_);
 }
 
 Status GpuRank::await(int32_t rank) {
-  return sending_->wait_word(begun_word(group_.rank(), rank), submitted_);
+  return sending_->wait_word(ended_word(group_.rank(), rank), awaited_);
 }
 
 // The thread ends an operation that has started. One that has not may wait for whatever the caller
@@ -192,13 +199,24 @@ Status GpuRank::watching(cuda::CopyQueue** queue) {
 }
 
 Status GpuRank::end(void* stream, bool reported) {
+  // None has begun: nobody would wait before the memory of what is written is gone.
+  if (enqueued_ == submitted_) return {};
   const cuda::Gpu::Current current(*gpu_);
   Status status = sending_->precede(stream);
   if (status.ok() && crossing_ != nullptr) status = crossing_->precede(stream);
   if (status.ok() && reported && watching_ != nullptr) status = watching_->precede(stream);
-  if (status.ok()) status = cuda::set_signal(*gpu_, &words_->completed, submitted_, stream);
+  if (status.ok()) status = ending_->follow(stream);
   // The next operation begins after this one, also on another stream.
-  if (status.ok()) status = sending_->follow(stream);
+  if (status.ok()) status = ending_->pass_mark(sending_->stream());
+  enqueued_ = submitted_;
+  group_.for_each_other([&](int32_t rank) {
+    if (status.ok() && in_slab(rank) >= 0)
+      status = ending_->defer_write(ended_word(rank, group_.rank()), enqueued_);
+  });
+  // Nothing of the operation writes into memory of another rank any more.
+  if (status.ok()) status = ending_->defer_write(&words_->completed, enqueued_);
+  if (status.ok()) status = ending_->flush();
+  wake();
   return status;
 }
 
@@ -250,7 +268,10 @@ void GpuRank::watch() {
     if (has_news()) tell_begun();
     if (in_flight() == 0) {
       // One that has ended by now has begun, too.
-      changed_.wait(lock, [&] { return ended_ || in_flight() > 0 || has_news(); });
+      asleep_ = true;
+      changed_.wait_for(lock, kIdleInterval,
+                        [&] { return ended_ || in_flight() > 0 || has_news(); });
+      asleep_ = false;
       continue;
     }
     changed_.wait_for(lock, kInterval);
@@ -279,6 +300,11 @@ void GpuRank::check() {
 void GpuRank::tell_begun() {
   told_ = cpu::load_acquire(&words_->started);
   group_.tell_begun(told_ - first_);
+}
+
+// It has the mutex until it sleeps.
+void GpuRank::wake() {
+  if (asleep_) changed_.notify_all();
 }
 
 void GpuRank::fail() {
@@ -330,11 +356,10 @@ void GpuRank::find_missing_part(Slot& slot) {
 }
 
 std::vector<uint32_t> GpuRank::begun() {
-  const auto size = static_cast<size_t>(group_.size());
-  if (links_ == nullptr) return read_words(slab_->words(group_.rank()), size);
   std::vector<uint32_t> numbers;
   for (int32_t rank = 0; rank < group_.size(); ++rank)
-    numbers.push_back(first_ + cpu::load_acquire(&group_.words(rank).begun));
+    numbers.push_back(links_ == nullptr ? read_words(begun_word(rank), 1, submitted_).front()
+                                        : first_ + cpu::load_acquire(&group_.words(rank).begun));
   return numbers;
 }
 
@@ -359,7 +384,7 @@ int32_t GpuRank::silent_rank(uint32_t number) {
 // Copies that run now write into memory of a group that has failed.
 void GpuRank::release_waits() {
   for (int32_t rank = 0; rank < group_.size(); ++rank)
-    if (in_slab(rank) >= 0) (void)control_->write_word(begun_word(group_.rank(), rank), submitted_);
+    if (in_slab(rank) >= 0) (void)control_->write_word(ended_word(group_.rank(), rank), submitted_);
   for (uint32_t number = completed() + 1; number != submitted_ + 1; ++number) {
     const Work& work = slot(number).work;
     for (int64_t i = 0; i < work.local_count; ++i)
@@ -370,8 +395,9 @@ void GpuRank::release_waits() {
   (void)control_->synchronize();
 }
 
-std::vector<uint32_t> GpuRank::read_words(const uint32_t* words, size_t count) const {
-  std::vector<uint32_t> values(count);
+std::vector<uint32_t> GpuRank::read_words(const uint32_t* words, size_t count,
+                                          uint32_t otherwise) const {
+  std::vector<uint32_t> values(count, otherwise);
   const auto address = [](const void* data) { return reinterpret_cast<cuda::DeviceAddress>(data); };
   const auto stream = static_cast<cuda::StreamHandle>(control_->stream());
   (void)gpu_->driver().copy(address(values.data()), address(words), count * sizeof(uint32_t),

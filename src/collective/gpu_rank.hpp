@@ -3,18 +3,24 @@
 // One rank's part in operations on GPUs: the order of its operations, the queue of copy engines, or
 // of NCCL, that sends to the others, and the thread that ends waits.
 //
-// Operations have numbers, the same on all ranks. An operation begins on the copy queue: after the
-// caller's stream has come to it, and after the operation before has ended, the rank writes its
-// number into a word at every other rank. From then on its memory may be written for this
-// operation. Kernels run on the caller's stream; it goes on when the copies are done. What the copy
-// queue does is enqueued after the first kernel was launched, which so starts without waiting for
-// the host: some 20 calls of the driver, of microseconds each.
+// Operations have numbers, the same on all ranks. Where one ends, the rank has read what the others
+// wrote into its memory: it writes the number into a word at every other rank, behind its last
+// kernel. From then on they may write there for the operations that follow. So a copy waits for
+// work of the other GPU that ended long ago where executions have pauses, and never for the other
+// rank's host. An operation begins on the copy queue when the caller's stream has come to it and
+// the operation before has ended. Kernels run on the caller's stream; it goes on when the copies
+// are done.
+//
+// What the copy queue does is enqueued after the first kernel was launched, which so starts without
+// waiting for the host: some 20 calls of the driver, of microseconds each.
 //
 // Waits of kernels have a deadline and an abort word. Waits of the copy queue for a word have
 // neither, so a thread watches: where a rank is lost, or the deadline of an operation that has
 // started passes, it sets the group's abort word, then the one that the GPU sees, and writes the
-// words that the copy queue waits for itself. Whoever enqueues never waits for another rank. The
-// next synchronisation of the stream returns the failure.
+// words that the copy queue waits for itself. The thread sleeps while nothing is in flight, and is
+// woken where an operation ends in the program: to wake a thread takes longer than a call of the
+// driver. Whoever enqueues never waits for another rank. The next synchronisation of the stream
+// returns the failure.
 //
 // On several hosts, whose ranks NCCL links, this covers the ranks of one host. Transfers between
 // hosts have a queue of their own. No rank writes into GPU memory of another host: an NCCL kernel
@@ -67,11 +73,13 @@ class GpuRank final : public cuda::StreamObserver {
   // Of the operation that has begun: words that its kernels set for the copy queue, and parts that
   // arrive besides the chunks, all with this epoch.
   void join(uint32_t* local, int64_t count, const Parts& parts, uint32_t epoch);
-  // Tells the other ranks, as soon as the stream has come to where begin() was called.
+  // What follows on the copy queue waits until the stream has come to where begin() was called. The
+  // operation counts as begun from there on; enqueued as CopyQueue::defer_write does.
   Status announce();
   // The stream goes on when the operations before have ended, of whatever stream they are.
   Status follow_last(void* stream);
-  // What follows on the copy queue waits until `rank` has begun the operation.
+  // What follows on the copy queue waits until `rank` has ended the operations that ended before
+  // this one began: it has read what they brought.
   Status await(int32_t rank);
   Status defer_await(int32_t rank);  // as CopyQueue::defer_wait
   // `reported`: after the queue of the report, too.
@@ -86,9 +94,9 @@ class GpuRank final : public cuda::StreamObserver {
   Status await_room(const Operation& operation) const;
   // Where words that arrive are waited for, one after the other, to know when.
   Status watching(cuda::CopyQueue** queue);
-  // How kernels of the operation wait until a rank, whose number a signal has, has begun it.
-  perseid_arrival begun(const Operation& operation) const {
-    return arrival(operation, slab_->words(group_.rank()), submitted_);
+  // How kernels of the operation wait as await() does, for a rank whose number a signal has.
+  perseid_arrival ended(const Operation& operation) const {
+    return arrival(operation, slab_->words(group_.rank()), awaited_);
   }
   // How kernels of the operation wait.
   perseid_arrival arrival(const Operation& operation, const uint32_t* signals,
@@ -124,14 +132,18 @@ class GpuRank final : public cuda::StreamObserver {
   Slot& slot(uint32_t number) { return slots_[number % kSlots]; }
   // The number of a rank in the slab, -1: it is of another host.
   int32_t in_slab(int32_t rank) const { return links_ == nullptr ? rank : links_->on_host(rank); }
-  uint32_t* begun_word(int32_t at, int32_t rank) const {
+  // At `at`: the last operation that `rank` has ended.
+  uint32_t* ended_word(int32_t at, int32_t rank) const {
     return slab_->words(in_slab(at)) + in_slab(rank);
   }
-  // In memory of the GPU, since all its multiprocessors poll it. Behind the words of the slab.
+  // Behind these words. In memory of the GPU, since all its multiprocessors poll it.
   uint32_t* abort_word() const {
     return (slab_ != nullptr ? slab_->words(in_slab(group_.rank())) : own_words_.words()) +
            kMostRanks;
   }
+  // The last operation that a rank has begun, in its own memory: others read it where one is
+  // silent. Between hosts the threads tell one another instead.
+  uint32_t* begun_word(int32_t rank) const { return slab_->words(rank) + kMostRanks + 1; }
   uint32_t completed() const { return cpu::load_acquire(&words_->completed); }
   uint32_t in_flight() const { return submitted_ - completed(); }
 
@@ -143,21 +155,26 @@ class GpuRank final : public cuda::StreamObserver {
     return links_ != nullptr && cpu::load_acquire(&words_->started) != told_;
   }
   void tell_begun();
+  void wake();
   void fail();
   void find_missing(Slot& slot);
   void find_missing_part(Slot& slot);
   int32_t silent_rank(uint32_t number);
   void release_waits();
   std::vector<uint32_t> begun();  // of each rank, the number
-  std::vector<uint32_t> read_words(const uint32_t* words, size_t count) const;
+  // `otherwise`: where they cannot be read.
+  std::vector<uint32_t> read_words(const uint32_t* words, size_t count,
+                                   uint32_t otherwise = 0) const;
   Status failure(const Slot& slot) const;
 
   Group& group_;
   const std::shared_ptr<cuda::Gpu> gpu_;
   const std::shared_ptr<NcclLinks> links_;
-  std::unique_ptr<GpuWindows> slab_;  // for each rank of the host the number that it has begun
+  std::unique_ptr<GpuWindows> slab_;  // words of the ranks of the host
   DeviceMemory own_words_;            // instead, of a rank alone on its host
-  std::unique_ptr<cuda::CopyQueue> sending_, control_, watching_, crossing_;
+  // That of copies; of the words at an operation's end, which copies of the next one do not wait
+  // for; of the thread that watches; of a report; of NCCL.
+  std::unique_ptr<cuda::CopyQueue> sending_, ending_, control_, watching_, crossing_;
   Words* words_ = nullptr;
 
   std::mutex mutex_;
@@ -165,11 +182,14 @@ class GpuRank final : public cuda::StreamObserver {
   std::vector<Slot> slots_;
   const uint32_t first_;    // the number before the first operation
   uint32_t submitted_ = 0;  // the last operation
+  uint32_t enqueued_ = 0;   // the last one that end() was called for
+  uint32_t awaited_ = 0;    // the one before the operation that has begun
   uint32_t told_ = 0;       // that the others were told of
   uint32_t timed_ = 0;      // the operation whose deadline counts from
   Clock::time_point since_;
   Clock::time_point aborted_;  // when NCCL was, long ago where it was before
   bool failed_ = false, ended_ = false;
+  std::atomic<bool> asleep_{false};  // the thread, until it is woken
   std::thread thread_;
 };
 

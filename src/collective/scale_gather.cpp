@@ -15,8 +15,8 @@ Status ScaleGather::make(const TransportSite& site, int64_t batch,
   Status status = transport.make_gather(site, made->shards_, made->chunks_, &made->transport_);
   if (!status.ok()) return status;
   // Operations of copy engines and of NCCL end in the order in which they began, before the next
-  // one begins. A rank writes into another's memory when that has begun the same operation again,
-  // after its product.
+  // one begins. A rank writes into another's memory when that has ended the operation before the
+  // next gather, that of this one's product.
   made->ends_early_ = &transport == &kCopyEngines || &transport == &kNccl;
   const int64_t rows = begin.back();
   made->scales_ = {.data = made->transport_->gathered(),

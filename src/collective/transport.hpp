@@ -103,7 +103,7 @@ class GatherTransport {
   virtual Status send(const Operation& operation, const Sending& sending,
                       std::span<const SentPart> parts, std::span<const SentPart> for_next = {}) = 0;
   // After the kernel was launched that waits for the chunks of the others, or nothing was: what
-  // need not precede it. The parts of send() are still there.
+  // send() has not enqueued. The parts of send() are still there.
   virtual Status launched(const Sending&) { return {}; }
   // Before send(), where chunks are not [outer, size, inner] as Shards says: the parts of those of
   // the other ranks that this one reads, by chunks; `from` is empty.

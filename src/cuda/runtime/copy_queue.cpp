@@ -162,8 +162,13 @@ Status CopyQueue::mark(void* stream) {
 }
 
 Status CopyQueue::follow_mark() {
-  if (Status status = flush(); !status.ok()) return status;
-  return check(gpu_->driver(), driver_.stream_wait_event(stream_, mark_, 0),
+  const Status status = flush();
+  return status.ok() ? pass_mark(stream_) : status;
+}
+
+Status CopyQueue::pass_mark(void* stream) {
+  return check(gpu_->driver(),
+               driver_.stream_wait_event(static_cast<StreamHandle>(stream), mark_, 0),
                "ordering streams of the GPU", kAdvice);
 }
 

@@ -23,6 +23,8 @@ class CopyQueue {
   // The two halves of follow(): for the work of the stream until the mark.
   Status mark(void* stream);
   Status follow_mark();
+  // Another stream does what follow_mark() does.
+  Status pass_mark(void* stream);
   // The stream waits for the work here so far.
   Status precede(void* stream);
   // Until the word has reached the epoch. Nothing else ends this wait.

@@ -1,0 +1,152 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// GPUs of one host that write into each other's memory, with the fake driver, whose streams are
+// threads: what waits for whom, and whom the others name where a rank is silent.
+#include "nccl_ranks.hpp"
+
+namespace {
+
+using namespace host_ranks;
+
+class CopyEngineRanks : public NcclRanks {
+ protected:
+  void SetUp() override { HostRanks::SetUp(); }
+  void enter(int32_t rank) override {
+    NcclRanks::enter(rank);
+    unsetenv("PERSEID_SHARED_MEMORY");
+  }
+  // The kernel of an execution waits for all chunks.
+  static std::function<void()> waits(const Gathering& gathering, uint32_t epoch) {
+    return [&gathering, epoch] {
+      perseid_arrival own = gathering.arrival();
+      own.epoch = epoch;
+      for (int64_t i = 0; i < gathering.chunks().count(); ++i) await(own, i);
+    };
+  }
+};
+
+TEST_F(CopyEngineRanks, BringShardsAndPartsToTheirRanks) {
+  for (const int32_t size : {2, 3, 4}) {
+    start(size, [&](int32_t rank) {
+      const Member member(rank, size);
+      return executes(member, 1) && executes(member, 3) && gathers(member, 3) &&
+             gathers_scales(member, 3) && reduces(member, 1);
+    });
+    EXPECT_EQ(join(), std::vector<int>(static_cast<size_t>(size), 0)) << size;
+  }
+}
+
+// Of one execution after the other, on two streams, one rank has a slow kernel, while the others
+// and its own host go on.
+TEST_F(CopyEngineRanks, WriteNothingThatAKernelStillReads) {
+  start(3, [&](int32_t rank) {
+    const Member member(rank, 3);
+    Gathering gathering(member, 1);
+    std::atomic<bool> right{true};
+    int second = 0;
+    Status status;
+    for (uint32_t epoch = 1; status.ok() && epoch <= 6; ++epoch) {
+      const auto kernel = [&, epoch] {
+        waits(gathering, epoch)();
+        if (static_cast<int32_t>(epoch % 3) == rank) usleep(20'000);
+        for (int64_t chunk = 0; chunk < gathering.chunks().count(); ++chunk)
+          if (!gathering.is_right(chunk, epoch)) right = false;
+      };
+      status = gathering.execute(Operation("all-gather", kDeadline), epoch, kernel,
+                                 epoch % 2 == 0 ? &second : nullptr);
+    }
+    if (status.ok()) status = cuda::synchronize(*member.device->gpu, &second);
+    return status.ok() && ended(member) && right;
+  });
+  EXPECT_EQ(join(), std::vector<int>(3, 0));
+}
+
+// Their signals are ahead of the epoch, also after 2^32 of them.
+TEST_F(CopyEngineRanks, FindTheirOwnChunksAtAnyEpoch) {
+  start(2, [&](int32_t rank) {
+    const Member member(rank, 2);
+    Gathering gathering(member, 1);
+    const Operation operation("all-gather", 2'000'000'000);
+    Status status;
+    for (uint32_t i = 0, epoch = 1; status.ok() && i < 10; ++i, epoch += 0x1fffffff)
+      status = gathering.execute(operation, epoch, waits(gathering, epoch));
+    return outcome_of(member, std::move(status)).ok();
+  });
+  EXPECT_EQ(join(), std::vector<int>(2, 0));
+}
+
+// A rank that has ended one operation gets the data of the next one before it begins that.
+TEST_F(CopyEngineRanks, SendToOneThatHasNotBegun) {
+  start(3, [&](int32_t rank) {
+    const Member member(rank, 3);
+    for (const int64_t outer : {1, 3}) {
+      Gathering gathering(member, outer);
+      const Operation operation("all-gather", kDeadline);
+      Status status = gathering.execute(operation, 1, waits(gathering, 1));
+      const Clock::time_point start = Clock::now();
+      const auto come = [&](int32_t from) {
+        for (int64_t chunk = 0; chunk < gathering.chunks().count(); ++chunk)
+          if (gathering.chunks().owner(chunk) == from)
+            while (status.ok() && cpu::load_acquire(gathering.transport().signals() + chunk) != 2)
+              if (Clock::now() - start > 5s) return false;
+        return true;
+      };
+      // Rank 1 begins after the data of the others has come.
+      if (rank == 1 && !(come(0) && come(2))) return false;
+      if (status.ok()) status = gathering.execute(operation, 2, waits(gathering, 2));
+      if (!status.ok() || !ended(member) || !have_looked(*member.group)) return false;
+    }
+    return true;
+  });
+  EXPECT_EQ(join(), std::vector<int>(3, 0));
+}
+
+// One that does not begin, and one whose operation does not end: the others wait for its word.
+// Rank 1 has no shard, so that they miss those of others that wait for it.
+TEST_F(CopyEngineRanks, NameTheOneThatIsSilent) {
+  for (const auto& [silent, begins] : {std::pair{2, false}, {2, true}, {1, false}}) {
+    start(3, [&, silent = silent, begins = begins](int32_t rank) {
+      const Member member(rank, 3);
+      Gathering gathering(member, 1);
+      const Clock::time_point start = Clock::now();
+      const Operation operation("all-gather", 500'000'000);
+      Status status = gathering.execute(operation, 1, [&, kernel = waits(gathering, 1)] {
+        kernel();
+        if (rank == silent && begins) usleep(1'500'000);
+      });
+      if (rank == silent) {
+        while (member.group->failed() < 0 && Clock::now() - start < 2s) usleep(1000);
+        status = member.group->failure(operation);
+      } else {
+        for (uint32_t epoch = 2; status.ok() && epoch <= 4; ++epoch)
+          status = gathering.execute(operation, epoch, waits(gathering, epoch));
+      }
+      status = outcome_of(member, std::move(status));
+      const bool named = status.code() == PERSEID_TIMEOUT && member.group->failed() == silent;
+      if (!named) fprintf(stderr, "rank %d: %s\n", rank, status.sentence().c_str());
+      return named && Clock::now() - start < 2s;
+    });
+    EXPECT_EQ(join(), std::vector<int>(3, 0)) << silent << begins;
+  }
+}
+
+TEST_F(CopyEngineRanks, EndWithoutOneThatDies) {
+  start(3, [&](int32_t rank) {
+    const Member member(rank, 3);
+    auto gathering = std::make_unique<Gathering>(member, 1);
+    const Operation operation("all-gather", kDeadline);
+    Status status = outcome_of(member, gathering->execute(operation, 1, waits(*gathering, 1)));
+    if (rank == 1) raise(SIGKILL);
+    const Clock::time_point start = Clock::now();
+    for (uint32_t epoch = 2; status.ok() && epoch <= 4; ++epoch)
+      status = gathering->execute(operation, epoch, waits(*gathering, epoch));
+    status = outcome_of(member, std::move(status));
+    const bool told = status.code() == PERSEID_PEER_LOST && member.group->failed() == 1;
+    if (!told) fprintf(stderr, "rank %d: %s\n", rank, status.sentence().c_str());
+    gathering.reset();
+    return told && Clock::now() - start < 1500ms;
+  });
+  EXPECT_EQ(join(), (std::vector<int>{0, -SIGKILL, 0}));
+}
+
+}  // namespace
