@@ -415,6 +415,7 @@ TEST_P(GpuRanks, NameARankThatTakesNoPart) {
                                   .m = m,
                                   .k = k,
                                   .products = {{.n = n}},
+                                  .chunks = 1,
                                   .fusion = Fusion::kFused});
       const GpuWorkspace workspace(context, plan);
       const Matrix a = Matrix::random({m * ranks, k}, perseid::bf16, 1);

@@ -177,13 +177,15 @@ TEST_F(GpuEpochs, ARankThatSignalsAWrongOneIsNamed) {
         const collective::Turn turn(group, now);
         const uint32_t signalled = rank == 1 && epoch == kEpoch ? wrong : epoch;
         expect_ok(transport->start(now, signalled));
-        expect_ok(transport->send(now, {signalled, nullptr, nullptr}, parts));
+        const collective::Sending sending{signalled, nullptr, nullptr};
+        expect_ok(transport->send(now, sending, parts));
         // Rank 1 reads nothing, so that it does not wait for its own signals.
         if (rank == 0)
           expect_ok(internal::cuda::wait_for_signal(
               gpu, collective::as_arrival(transport->arrival(now, epoch)), nullptr,
               static_cast<int32_t>(chunks.count())));
-        expect_ok(transport->finish({signalled, nullptr, nullptr}));
+        expect_ok(transport->launched(sending));
+        expect_ok(transport->finish(sending));
         status = internal::cuda::synchronize(gpu, nullptr);
         if (epoch < kEpoch) expect_ok(status);
       }
