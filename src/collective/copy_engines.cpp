@@ -54,10 +54,13 @@ class CopyEngineGather final : public GatherTransport {
     if (!status.ok()) return status;
     // The others write only theirs meanwhile.
     own_until_ = group_.first_epoch() + kAhead;
-    each_own([&](uint32_t* word) {
-      if (status.ok())
-        status = cuda::copy(*site.device.gpu, word, &own_until_, sizeof own_until_, nullptr);
-    });
+    const std::vector<uint32_t> values(words, own_until_);
+    for (int64_t i = 0, end = 0; status.ok() && i < chunks_.words(); i = end) {
+      for (end = i + 1; end < chunks_.words() && is_own(end) == is_own(i);) ++end;
+      if (is_own(i))
+        status = cuda::copy(*site.device.gpu, windows_->words(group_.rank()) + i, values.data(),
+                            static_cast<size_t>(end - i) * sizeof(uint32_t), nullptr);
+    }
     return group_.exchange(site.operation, status, "", nullptr);
   }
 
@@ -186,19 +189,14 @@ class CopyEngineGather final : public GatherTransport {
   }
   // The signals of the own chunks have reached epochs to come: kernels need not wait for what lies
   // before them in the stream.
-  template <class Body>
-  void each_own(const Body& body) const {
-    for (int64_t i = 0; i < chunks_.words(); ++i)
-      if (chunks_.owner(i % chunks_.count()) == group_.rank())
-        body(windows_->words(group_.rank()) + i);
-  }
+  bool is_own(int64_t word) const { return chunks_.owner(word % chunks_.count()) == group_.rank(); }
   Status renew_own(uint32_t epoch) {
     if (own_until_ - epoch > kAhead / 2) return {};
     own_until_ = epoch + kAhead;
     Status status;
-    each_own([&](uint32_t* word) {
-      if (status.ok()) status = rank_->sending().defer_write(word, own_until_);
-    });
+    for (int64_t i = 0; status.ok() && i < chunks_.words(); ++i)
+      if (is_own(i))
+        status = rank_->sending().defer_write(windows_->words(group_.rank()) + i, own_until_);
     return status;
   }
 
