@@ -24,7 +24,7 @@ class MatmulProducer {
 
   __device__ __forceinline__ void run() {
     ArrivalWaits<> a(arguments_.async, 0), b(arguments_.async, 1);
-    if constexpr (C.async) a.start(), b.start();
+    if constexpr (C.async && C.parts == 0) a.start(), b.start();
     for (;;) {
       // Signals of a product over ranks are those of parts.
       if constexpr (C.async && C.parts == 0) {
@@ -42,7 +42,7 @@ class MatmulProducer {
         if constexpr (C.takes_tiles())
           if (steps.last - step == min(kStepsAhead, steps.last - steps.first))
             ptx::mbarrier_arrive(shared_.wants_tile());
-        if constexpr (C.async) {
+        if constexpr (C.async && C.parts == 0) {
           const bool waited_a = a.await_depth((step + 1) * C.depth());
           const bool waited_b = b.await_depth((step + 1) * C.depth());
           if (waited_a || waited_b) ptx::fence_proxy_async_global();
