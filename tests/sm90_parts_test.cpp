@@ -111,6 +111,37 @@ TEST(Pipeline, BarriersLieSideBySide) {
 // The 128-byte swizzle, from the PTX manual: bits 4 to 6 of the address take bits 7 to 9 by xor.
 uint32_t swizzled(uint32_t address) { return address ^ (address >> 7 & 7) << 4; }
 
+// The 64-byte swizzle: bits 4 and 5 take bits 7 and 8.
+uint32_t swizzled_64(uint32_t address) { return address ^ (address >> 7 & 3) << 4; }
+
+template <int RowBytes>
+void expect_rows() {
+  using Rows = SwizzledRows<64, RowBytes>;
+  const Rows rows{1024 * 3};
+  for (int row = 0; row < 64; ++row)
+    for (int piece = 0; piece < Rows::kPieces; ++piece) {
+      const auto plain = static_cast<uint32_t>(row * RowBytes + piece * 16);
+      const uint32_t at = rows.base + (RowBytes == 128 ? swizzled(plain) : swizzled_64(plain));
+      ASSERT_EQ(rows.piece(row, piece), at) << row << ", " << piece;
+      for (int step = 0; piece + step < Rows::kPieces; ++step)
+        if ((piece & step) == 0) {
+          ASSERT_EQ(Rows::advance_piece(at, step), rows.piece(row, piece + step)) << step;
+        }
+    }
+  // Eight rows of one piece, as stmatrix writes them, lie in eight groups of four banks.
+  for (int piece = 0; piece < Rows::kPieces; ++piece) {
+    std::set<uint32_t> banks;
+    for (int row = 8; row < 16; ++row) banks.insert(rows.piece(row, piece) % 128 / 16);
+    EXPECT_EQ(banks.size(), 8u) << piece;
+  }
+}
+
+TEST(SwizzledRows, LieAsTmaStoresThem) {
+  expect_rows<128>();
+  expect_rows<64>();
+  EXPECT_EQ((SwizzledRows<64, 64>::kBytes), 4096);
+}
+
 template <int Rows, int Columns, int ElementBytes>
 void expect_tile() {
   using Tile = SharedTile<Rows, Columns, ElementBytes>;

@@ -44,7 +44,7 @@ inline constexpr uint32_t kPortableMapped = 3;  // page-locked memory of all con
 // What a tensor map says of the tensor and of its boxes in shared memory.
 enum class MapType : int32_t { kU8 = 0, kF16 = 6, kF32 = 7, kBF16 = 9 };
 enum class MapInterleave : int32_t { kNone = 0 };
-enum class MapSwizzle : int32_t { kNone = 0, kBytes128 = 3 };
+enum class MapSwizzle : int32_t { kNone = 0, kBytes64 = 2, kBytes128 = 3 };
 enum class MapPromotion : int32_t { kBytes128 = 2, kBytes256 = 3 };
 enum class MapFill : int32_t { kZeros = 0 };
 

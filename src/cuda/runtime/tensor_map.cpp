@@ -19,6 +19,12 @@ MapType type_of(DType dtype) {
                                  : MapType::kF16;
 }
 
+MapSwizzle swizzle_of(int32_t bytes) {
+  return bytes == 128  ? MapSwizzle::kBytes128
+         : bytes == 64 ? MapSwizzle::kBytes64
+                       : MapSwizzle::kNone;
+}
+
 }  // namespace
 
 bool is_mappable(const BoxedTensor& tensor) {
@@ -58,7 +64,7 @@ Status make_tensor_map(const Gpu& gpu, const char* name, const BoxedTensor& tens
       gpu.driver(),
       gpu.driver().encode_map(
           map, type_of(tensor.dtype), kMapDims, tensor.data, size, stride_bytes + 1, box, step,
-          MapInterleave::kNone, tensor.swizzled ? MapSwizzle::kBytes128 : MapSwizzle::kNone,
+          MapInterleave::kNone, swizzle_of(tensor.swizzle),
           tensor.read_once ? MapPromotion::kBytes128 : MapPromotion::kBytes256, MapFill::kZeros),
       "encoding a tensor map for TMA", "see that no dimension is longer than 2^32");
 }

@@ -13,8 +13,8 @@ namespace perseid::internal::cuda {
 inline constexpr int kMapDims = 5;
 
 // A tensor of 8 bits, f16, bf16 or f32 and the box that one TMA load or store moves. The fastest
-// dimension comes first and has stride 1; strides are in elements. The rows of a box are 128 bytes
-// long.
+// dimension comes first and has stride 1; strides are in elements. The rows of a box are as long as
+// the period of its swizzle.
 struct BoxedTensor {
   void* data = nullptr;
   DType dtype = DType::kNone;
@@ -24,8 +24,8 @@ struct BoxedTensor {
   // L2 promotion of 128 bytes instead of 256: 5 % faster for a kernel that is bound by reading
   // every box once, 1 % slower where boxes are read again.
   bool read_once = false;
-  bool swizzled =
-      true;  // else a box lies in shared memory as in the tensor, with rows of any length
+  // Bytes: 128, 64, or 0: a box lies in shared memory as in the tensor, with rows of any length.
+  int32_t swizzle = 128;
 };
 
 // Whether TMA can load and store it.

@@ -481,7 +481,7 @@ Status Sm90Attention::map_planes(const Tensor& query, PlanesArguments* planes,
                             .size = {2 * entries * keys.heads * keys.rows, 1, 1, 1, 1},
                             .stride = {1, 0, 0, 0, 0},
                             .box = {2 * config_.loaded_numbers(), 1, 1, 1, 1},
-                            .swizzled = false};
+                            .swizzle = 0};
   BoxedTensor rows = boxed_planes(queries, queries.first, 64);
   if (config_.splits_queries()) {
     rows = boxed(with_batch(query), 0, 64);

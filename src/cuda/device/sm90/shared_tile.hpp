@@ -27,6 +27,26 @@ namespace perseid::internal::cuda {
 // Bytes from the beginning of a row of 128 bytes to one of its eight pieces.
 PERSEID_INLINE constexpr int swizzled_piece(int row, int piece) { return (piece ^ row % 8) << 4; }
 
+// Rows of 128 or 64 bytes alone, with the swizzle of as many bytes: piece p of row r is stored at
+// position p ^ (r % 8), of 64 bytes at p ^ (r / 2 % 4).
+template <int Rows, int RowBytes>
+struct SwizzledRows {
+  uint32_t base;  // shared memory address, a multiple of 8 * RowBytes
+
+  static_assert(RowBytes == 128 || RowBytes == 64);
+  static constexpr int kBytes = Rows * RowBytes;
+  static constexpr int kPieces = RowBytes / 16;
+
+  PERSEID_INLINE constexpr uint32_t piece(int row, int piece) const {
+    return base + row * RowBytes + ((piece ^ row * RowBytes / 128 % kPieces) << 4);
+  }
+  // From the address of piece p of a row to that of piece p + pieces, if they have no bit in
+  // common.
+  PERSEID_INLINE static constexpr uint32_t advance_piece(uint32_t address, int pieces) {
+    return address ^ static_cast<uint32_t>(pieces << 4);
+  }
+};
+
 // `Columns` elements a row; the last chunk may be in use in part.
 template <int Rows, int Columns, int ElementBytes = 2>
 struct SharedTile {
