@@ -343,7 +343,7 @@ TEST_F(GpuRankShards, OfLeaves) {
 // Sums leave, and parts are added, under the next tile's mainloop: of all columns, or of half of
 // them. Depths of few steps have no mainloop to hide under.
 constexpr cuda::Sm90MatmulConfig kWide{.columns = 192, .out_stages = 4, .deferred_parts = true},
-    kHalf{.columns = 256, .cluster = 2, .out_stages = 5, .deferred_parts = true},
+    kWhole{.columns = 256, .cluster = 2, .out_stages = 4, .deferred_parts = true},
     kNarrow{.columns = 128, .cluster = 2, .out_stages = 4, .deferred_parts = true};
 
 TEST_F(GpuRankShards, DeferredOfTwoRanks) {
@@ -356,8 +356,26 @@ TEST_F(GpuRankShards, DeferredOfFourRanks) {
   for (const int32_t own : {0, 1, 2, 3})
     check({4, own, false, 1, 2048, 400, 1024, kWide, false, true}, own == 2);
   for (const int32_t own : {1, 3})
-    check({4, own, false, 1, 2048, 776, 832, kHalf, false, own == 3}, own == 3);
+    check({4, own, false, 1, 2048, 776, 832, kWhole, false, own == 3}, own == 3);
   check({4, 0, false, 1, 2048, 264, 704, kNarrow, false, true}, true);
+}
+// Tiles of 256 columns: half of an own tile's sums wait in the workspace, but for a block's last
+// tile. With more than 16 steps they come back between steps.
+TEST_F(GpuRankShards, WideOfTwoRanks) {
+  for (const bool direct : {false, true})
+    for (const int32_t own : {0, 1})
+      check({2, own, false, 1, 1024, 520, 1280, kWhole, false, direct}, own == 1);
+  for (const int64_t k : {64, 704, 1280}) check({2, 1, false, 2, 8192, 520, k, kWhole}, false);
+}
+TEST_F(GpuRankShards, WideOfFourRanks) {
+  for (const int32_t own : {0, 1, 2, 3})
+    check({4, own, false, 1, 2048, 776, 1152, kWhole, false, own == 1}, own == 2);
+  for (const int32_t own : {0, 2})
+    check({4, own, false, 1, 8192, 3080, 1152, kWhole, false, own == 2}, own == 0);
+}
+TEST_F(GpuRankShards, WideOfColumnsAndBatches) {
+  for (const int32_t own : {0, 2})
+    check({3, own, true, 2, 4160, 1536, 1216, kWhole, false, own == 0}, own == 0);
 }
 // Two ranks have four of eight leaves each, four have two. Leaves of one step, of fewer than there
 // are chunks, and of more.
@@ -377,7 +395,7 @@ TEST_F(GpuRankShards, DeferredOfLeaves) {
 }
 TEST_F(GpuRankShards, DeferredOfColumnsAndBatches) {
   for (const int32_t own : {0, 2})
-    check({3, own, true, 2, 200, 1536, 576, kHalf, false, own == 0}, own == 0);
+    check({3, own, true, 2, 200, 1536, 576, kWhole, false, own == 0}, own == 0);
   check({2, 1, false, 3, 512, 136, 72, kWide, false, true}, true);
   check({3, 1, true, 1, 328, 1152, 640, kWide, false, true}, false);
 }
@@ -385,7 +403,7 @@ TEST_F(GpuRankShards, DeferredOfColumnsAndBatches) {
 TEST_F(GpuRankShards, DeferredOfManyTiles) {
   for (const int32_t own : {0, 3})
     check({4, own, false, 1, 8192, 1536, 448, kWide, false, own == 3}, own == 3);
-  check({2, 1, false, 1, 8192, 1032, 640, kHalf, false, true}, true);
+  check({2, 1, false, 1, 8192, 1032, 1280, kWhole, false, true}, true);
 }
 // More tiles than the GPU has multiprocessors, and a last tile of a block of either kind.
 TEST_F(GpuRankShards, OfManyTiles) {

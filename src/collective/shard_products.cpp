@@ -13,12 +13,14 @@ constexpr const char* kImplementation = "cuda:sm90";
 
 // Stages of results, and the time of a column over that of one of 128 x 256 tiles whose sums go to
 // memory from registers: means of 8192 rows and columns, two and four ranks, K 2048 to 14336
-// (bench/gpu/rank_shards.cpp).
+// (bench/gpu/rank_shards.cpp). The same where they go to the memory of other GPUs; of 256 columns
+// half go there at once. That was measured with stages for all of that half.
 struct DeferredTile {
   int columns, out_stages;
-  double column;
+  double column, column_to_peers;
 };
-constexpr DeferredTile kDeferredTiles[] = {{192, 4, 0.92}, {256, 5, 0.93}, {128, 4, 1}};
+constexpr DeferredTile kDeferredTiles[] = {
+    {192, 4, 0.92, 0.94}, {256, 4, 0.93, 1.01}, {128, 4, 1, 1.02}};
 // No mainloop hides the epilogue of a block's last tile: so many columns more, by 2048 rows.
 constexpr double kLastTile = 64;
 
@@ -97,8 +99,10 @@ std::unique_ptr<const cuda::Sm90MatmulConfig> ShardProducts::choose(const Proble
     const auto [waves, rate] = cuda::estimate_sm90_waves(product, config, multiprocessors);
     const double columns = waves * config.columns;
     const double time =
-        config.rows() *
-        (deferred == nullptr ? columns / rate : columns * deferred->column + kLastTile);
+        config.rows() * (deferred == nullptr ? columns / rate
+                                             : columns * (problem.stores ? deferred->column_to_peers
+                                                                         : deferred->column) +
+                                                   kLastTile);
     if (best != nullptr && time >= least) return;
     best = std::make_unique<const cuda::Sm90MatmulConfig>(config);
     least = time;

@@ -75,7 +75,7 @@ void add_sm90(const std::string& name, MatmulProblem problem, int32_t multiproce
         }
         config.deferred_parts = true;
         for (const auto& [columns, cluster, out_stages] :
-             {std::array{192, 1, 4}, std::array{256, 2, 5}}) {
+             {std::array{192, 1, 4}, std::array{256, 2, 4}}) {
           // Few rows. Of two ranks and bf16 not in the pack, for its size.
           if (columns == 256 && others == 1 && problem.dtype == DType::kBF16) continue;
           if (columns == 256 && problem.leaves > 0) continue;

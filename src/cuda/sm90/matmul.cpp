@@ -97,6 +97,8 @@ MappedCall map_call(const MatmulProblem& problem, const Sm90MatmulConfig& config
   const auto b = map_operand(given.b, problem, given.columns, given.depth, config.b_part());
   MappedCall call{given, a.across, b.across, {a.tensor, b.tensor}, false};
   box_result(problem, given, &call.tensors);
+  call.tensors.c.box[0] = config.out_columns();
+  call.tensors.c.swizzle = config.out_row_bytes();
   call.mappable = has_whole_rows(problem, given) && call.tensors.are_mappable() &&
                   !(config.parts > 0 && given.transposed);
   return call;
@@ -240,8 +242,8 @@ Status Sm90Matmul::make(const MatmulProblem& problem, const Sm90MatmulConfig& co
   return status;
 }
 
-size_t Sm90Matmul::leaf_sums() const {
-  return static_cast<size_t>(config_.leaf_sum_bytes()) *
+size_t Sm90Matmul::aside() const {
+  return static_cast<size_t>(config_.aside_bytes()) *
          static_cast<size_t>(gpu_.facts().multiprocessors);
 }
 
@@ -280,7 +282,7 @@ Status Sm90Matmul::run(const MatmulArguments& arguments, void* workspace, void* 
     if (!status.ok()) return status;
     arrival.chunks.count = parts.chunks * (parts.ranks - 1);
     if (config_.deferred_parts) status = fill_shards(parts, &launch);
-    launch.leaf_sums = static_cast<unsigned char*>(workspace) + splits_at();
+    launch.aside = static_cast<unsigned char*>(workspace) + splits_at();
     if (!status.ok()) return status;
   }
   splits_.fill(problem_, given, static_cast<std::byte*>(workspace) + splits_at(), &launch);
@@ -300,6 +302,8 @@ Status Sm90Matmul::fill_shards(const RankParts& parts, Sm90ShardArguments* launc
     BoxedTensor tensor =
         boxed_rows(data, DType::kF32, of_columns ? lines : problem_.n,
                    of_columns ? problem_.m : lines, problem_.batch, row, batch, 64);
+    tensor.box[0] = config_.sum_columns();
+    tensor.swizzle = config_.out_row_bytes();
     if (of_rank > 0) {
       tensor.size[2] = problem_.batch;
       tensor.stride[2] = batch;

@@ -53,7 +53,7 @@ class Sm90Matmul {
   // Also of the fallback. Its address is a multiple of 16.
   size_t workspace() const {
     const size_t chunks = whole_chunks_ == nullptr ? 0 : whole_chunks_->workspace();
-    return splits_at() + max(max(splits_.workspace(problem_.batch), chunks), leaf_sums());
+    return splits_at() + max(max(splits_.workspace(problem_.batch), chunks), aside());
   }
   bool maps(const MatmulArguments& arguments) const;  // whether TMA takes the tensors
   // `parts`: of a product over ranks, where the configuration says so. c has all rows and columns
@@ -74,7 +74,7 @@ class Sm90Matmul {
         round_up(static_cast<int64_t>(max(fallback_->workspace(), own)), 16));
   }
 
-  size_t leaf_sums() const;
+  size_t aside() const;
 
   MatmulProblem problem_;
   Sm90MatmulConfig config_;

@@ -87,33 +87,39 @@ struct Sm90MatmulConfig {
   constexpr int group() const { return max(promote, 1); }  // steps that are not split
   constexpr int threads() const { return 128 * (1 + consumers); }
 
-  // The epilogue stores a consumer's 64 rows in chunks of 128 bytes a row.
-  static constexpr int kOutStageBytes = 64 * 128;
-  constexpr int out_columns() const { return static_cast<int>(128 / size_of(out)); }
+  // The epilogue stores a consumer's 64 rows in chunks of 128 bytes a row, or of 64.
+  constexpr int out_row_bytes() const { return deferred_parts ? 4 * sum_columns() : 128; }
+  constexpr int out_stage_bytes() const { return 64 * out_row_bytes(); }
+  constexpr int out_columns() const { return static_cast<int>(out_row_bytes() / size_of(out)); }
   constexpr int out_chunks() const { return columns / out_columns(); }
   // Registers hold the accumulators of a tile, rounded to 16 bits, and those of the next: the
   // epilogue runs under the next tile's mainloop.
   constexpr bool deferred_epilogue() const {
     return size_of(out) == 2 && !source && promote == 0 && leaves == 1 && !deferred_parts;
   }
-  // With deferred_parts, the sums of a tile in f32, in chunks of 128 bytes a row, too.
-  static constexpr int kSumColumns = 32;
-  constexpr int sum_chunks() const { return columns / kSumColumns; }
+  // With deferred_parts, the sums of a tile in f32, in chunks of as many bytes.
+  constexpr bool is_wide() const { return deferred_parts && columns > 192; }
+  constexpr int sum_columns() const { return is_wide() ? 16 : 32; }
+  constexpr int sum_chunks() const { return columns / sum_columns(); }
 
   // Of a tile's results, or sums, those that wait in registers. All of 192 columns in f32 fit
   // there, or half of 256; of results in f32 three eighths. Without chunks these do not wait.
   constexpr int deferred_chunks() const {
     if (deferred_epilogue()) return out_chunks();
-    if (deferred_parts) return columns <= 192 ? sum_chunks() : sum_chunks() / 2;
+    if (deferred_parts) return is_wide() ? sum_chunks() / 2 : sum_chunks();
     return async && size_of(out) == 4 && !source && promote == 0 && leaves == 1
                ? out_chunks() * 3 / 8
                : 0;
   }
 
-  // Of a block, in the workspace: sums of two of four leaves (deferred_leaf_consumer.hpp).
-  constexpr int leaf_sum_bytes() const {
-    return deferred_parts && leaves == 4 ? rows() * columns * 4 : 0;
+  // Of a consumer's part of a tile, the chunks of sums that are put aside in the workspace: those
+  // of two of four leaves (deferred_leaf_consumer.hpp), or those of own tiles that registers do not
+  // hold (wide_shard_consumer.hpp).
+  constexpr int aside_chunks() const {
+    if (!deferred_parts) return 0;
+    return leaves == 4 ? sum_chunks() : is_wide() ? sum_chunks() - deferred_chunks() : 0;
   }
+  constexpr int aside_bytes() const { return consumers * aside_chunks() * out_stage_bytes(); }
 
   // The kernel has the dynamic tile schedule (scheduler.hpp).
   constexpr bool takes_tiles() const { return async && cluster == 1 && parts == 0; }
@@ -123,7 +129,7 @@ struct Sm90MatmulConfig {
   constexpr int loaded_rows() const { return few_rows == 0 || a_m_major ? rows() : few_rows; }
   constexpr int a_bytes() const { return loaded_rows() * 128; }
   constexpr int b_bytes() const { return columns * 128; }
-  constexpr int out_bytes() const { return consumers * out_stages * kOutStageBytes; }
+  constexpr int out_bytes() const { return consumers * out_stages * out_stage_bytes(); }
   static constexpr int kMostShared = 232448;
   constexpr int most_stages() const { return few_rows != 0 ? 24 : 12; }
   constexpr int barrier_bytes() const { return few_rows != 0 ? 1024 : 512; }
@@ -151,6 +157,7 @@ struct Sm90MatmulConfig {
            (parts == 0 || (async && (deferred_epilogue() || deferred_parts || leaves > 1))) &&
            (!deferred_parts || (1 <= parts && parts <= min(3, out_stages) && size_of(out) == 2 &&
                                 !source && !scaled && promote == 0 && leaves <= 4)) &&
+           (!is_wide() || (columns == 256 && parts < out_stages)) &&
            (leaves == 1 || (promote == 0 && columns <= (deferred_parts ? 192 : 128) && !split_k)) &&
            (size_of(in) == 2 || (!a_m_major && !b_n_major));
   }
@@ -212,7 +219,7 @@ struct Sm90ShardArguments : Sm90MatmulArguments {
   TensorMap sums[kMostMatmulPeers], arrived;
   MatmulPeer peers[kMostMatmulPeers];
   int32_t arrived_row = 0, arrived_column = 0;  // the first of the own shard
-  unsigned char* leaf_sums = nullptr;           // leaf_sum_bytes() for each block
+  unsigned char* aside = nullptr;               // aside_bytes() for each block
 };
 
 }  // namespace perseid::internal::cuda

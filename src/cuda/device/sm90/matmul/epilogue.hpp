@@ -438,7 +438,7 @@ class MatmulStore {
   // Gives a stage to the consumer for a chunk of results, with their c0 in it.
   __device__ __forceinline__ void give(const MatmulTilePosition& tile, int chunk) {
     if constexpr (C.source) {
-      shared_.outputs(consumer_).producer_expect_bytes(given_, C.kOutStageBytes);
+      shared_.outputs(consumer_).producer_expect_bytes(given_, C.out_stage_bytes());
       ptx::tma_load(shared_.out(consumer_, given_.stage()).base, arguments_.c0,
                     shared_.outputs(consumer_).full(given_.stage()),
                     {tile.column + chunk * C.out_columns(), tile.row + 64 * consumer_,

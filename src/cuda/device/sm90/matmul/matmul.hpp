@@ -54,6 +54,8 @@
 #include "cuda/device/sm90/matmul/producer.hpp"
 #include "cuda/device/sm90/matmul/promoted_consumer.hpp"
 #include "cuda/device/sm90/matmul/scheduler.hpp"
+#include "cuda/device/sm90/matmul/shard_store.hpp"
+#include "cuda/device/sm90/matmul/wide_shard_consumer.hpp"
 
 namespace perseid::internal::cuda {
 
@@ -119,6 +121,8 @@ __global__ void __launch_bounds__(C.threads(), 1)
     ptx::wait_for_prerequisites();
     if constexpr (C.promote > 0)
       MatmulPromotedConsumer<C>(arguments, shared, group - 1).run();
+    else if constexpr (C.is_wide())
+      MatmulWideShardConsumer<C>(arguments, shared, group - 1).run();
     else if constexpr (C.leaves > 1 && C.deferred_parts)
       MatmulDeferredLeafConsumer<C>(arguments, shared, group - 1).run();
     else if constexpr (C.leaves > 1)

@@ -10,14 +10,14 @@
 //
 // A chunk is 64 rows of 32 sums, a stage of results (epilogue.hpp). The stores of a wave of tiles
 // take as long as most of a mainloop where they go to a peer, and so do the loads of parts: spread
-// over it neither keeps the tensor cores waiting. 192 columns of two tiles fit in registers. Of 256
-// columns the first half leaves at the tile's end, through as many stages as it has chunks.
+// over it neither keeps the tensor cores waiting. 192 columns of two tiles fit in registers.
+// Wide tiles, of 256 columns, are in wide_shard_consumer.hpp; their chunks have 16 columns.
 //
 // Stages of a tile, in their order. A peer's: one for each chunk. The own one's: for every two
-// chunks, the parts of each other rank for the first, those for the second, and the results. Of
-// four leaves (deferred_leaf_consumer.hpp) one more for each chunk comes before all others, through
-// which the sums of two leaves are put aside; and one before the others of a chunk, with these sums
-// in it.
+// chunks, the parts of each other rank for the first, those for the second, and the results. Where
+// sums are put aside, of four leaves (deferred_leaf_consumer.hpp) or of half of a wide tile, one
+// more for each chunk of them comes before all others, through which they leave; and one before the
+// others of a chunk, with these sums in it.
 //
 // Memory order. A storing thread waits until its TMA stores have written, also into the memory of a
 // peer, and executes a proxy fence before it counts the part with release order. The thread that
@@ -35,7 +35,7 @@ namespace perseid::internal::cuda {
 template <Sm90MatmulConfig C>
 class MatmulShardEpilogue {
   using Shared = MatmulShared<C>;
-  static constexpr int kSums = C.columns / 2, kOfChunk = C.kSumColumns / 2;
+  static constexpr int kSums = C.columns / 2, kOfChunk = C.sum_columns() / 2;
   static constexpr int kHeld = C.deferred_chunks(), kAtOnce = C.sum_chunks() - kHeld;
   static_assert(kAtOnce % 2 == 0 && kHeld % 2 == 0, "chunks of results are two of sums");
 
@@ -58,7 +58,7 @@ class MatmulShardEpilogue {
   template <int kChunk = 0>
   __device__ __forceinline__ void hold(const MatmulTilePosition& tile, Sums& sums, Sums& held) {
     if constexpr (kChunk < kAtOnce) {
-      emit<kChunk>(tile, sums);
+      give<kChunk>(sums);
       hold<kChunk + 1>(tile, sums, held);
     } else {
 #pragma unroll
@@ -67,7 +67,7 @@ class MatmulShardEpilogue {
   }
   template <int kChunk>
   __device__ __forceinline__ void emit_held(const MatmulTilePosition& tile, Sums& held) {
-    if constexpr (C.leaf_sum_bytes() > 0) add_aside<kChunk>(held);
+    if constexpr (C.leaves == 4) add_aside<kChunk>(held);
     emit<kAtOnce + kChunk>(tile, held);
   }
   // A chunk of the sums of two of four leaves.
@@ -76,14 +76,39 @@ class MatmulShardEpilogue {
     give<kChunk>(held);
   }
 
+  // Of an own tile, chunks that were put aside: two neighbours are `pair`, and give results.
+  static constexpr int kPairs = C.is_wide() ? kAtOnce / 2 : 0;
+  using Pair = float[2 * kOfChunk];
+  template <int kOfPair>
+  __device__ __forceinline__ void sum_aside(const MatmulTilePosition& tile, int number,
+                                            Pair& pair) {
+    add_parts<kOfPair, true>(pair);
+    if constexpr (kOfPair == 1) give_results<0>(tile, number, pair);
+  }
+  // A block's last tile, if it is its own: no mainloop hides anything.
+  __device__ __forceinline__ void finish_own(const MatmulTilePosition& tile, Sums& sums) {
+    ptx::mbarrier_wait(shared_.parts_arrived(consumer_), 0);
+    const int row = tile.row + 64 * consumer_ + 16 * warp_ + lane_ / 4;
+    MatmulRankShards<C>(arguments_, tile, row, tile.column + 2 * (lane_ % 4)).add_parts(sums);
+    give_all_results(tile, sums);
+  }
+
  private:
+  template <int kPair = 0>
+  __device__ __forceinline__ void give_all_results(const MatmulTilePosition& tile,
+                                                   const Sums& sums) {
+    if constexpr (kPair < C.sum_chunks() / 2) {
+      give_results<2 * kPair * kOfChunk>(tile, kPair, sums);
+      give_all_results<kPair + 1>(tile, sums);
+    }
+  }
   template <int kChunk>
   __device__ __forceinline__ void emit(const MatmulTilePosition& tile, Sums& sums) {
     if (!is_own<C>(arguments_, tile)) {
       give<kChunk>(sums);
     } else {
       add_parts<kChunk>(sums);
-      if constexpr (kChunk % 2 == 1) give_results<kChunk / 2>(tile, sums);
+      if constexpr (kChunk % 2 == 1) give_results<(kChunk - 1) * kOfChunk>(tile, kChunk / 2, sums);
     }
   }
   // The thread's first pair of sums in a stage.
@@ -93,17 +118,39 @@ class MatmulShardEpilogue {
   }
   // Pair i: in the thread's upper and lower row in turn.
   static __device__ __forceinline__ float2& pair(uint32_t first, int i) {
-    return *static_cast<float2*>(
-        __cvta_shared_to_generic(Shared::Out::advance_piece(first, i / 2 * 2) + i % 2 * 8 * 128));
+    return *static_cast<float2*>(__cvta_shared_to_generic(
+        Shared::Out::advance_piece(first, i / 2 * 2) + i % 2 * 8 * C.out_row_bytes()));
+  }
+  // Rows of 64 bytes: of a thread's two times eight columns, those of two rows lie in the same
+  // banks as those of the two rows after them. Every other two rows access them in the other order.
+  __device__ __forceinline__ bool exchanges() const {
+    return C.out_row_bytes() == 64 && lane_ / 8 % 2 != 0;
+  }
+  __device__ __forceinline__ uint32_t first_access(uint32_t first) const {
+    return exchanges() ? Shared::Out::advance_piece(first, 2) : first;
+  }
+  // Values of a chunk to the order of accesses and back.
+  template <int kFirst, int kCount>
+  __device__ __forceinline__ void exchange(float (&values)[kCount]) const {
+    if constexpr (C.out_row_bytes() == 64)
+#pragma unroll
+      for (int i = kFirst; i < kFirst + 4; ++i) {
+        const float left = values[i], right = values[i + 4];
+        values[i] = exchanges() ? right : left;
+        values[i + 4] = exchanges() ? left : right;
+      }
   }
 
   template <int kChunk>
   __device__ __forceinline__ void give(const Sums& sums) {
     shared_.outputs(consumer_).consumer_wait(state_);
-    const uint32_t first = first_pair(shared_.out(consumer_, state_.stage()));
+    const uint32_t first = first_access(first_pair(shared_.out(consumer_, state_.stage())));
+    float values[kOfChunk];
 #pragma unroll
-    for (int i = 0; i < kOfChunk / 2; ++i)
-      pair(first, i) = {sums[kChunk * kOfChunk + 2 * i], sums[kChunk * kOfChunk + 2 * i + 1]};
+    for (int i = 0; i < kOfChunk; ++i) values[i] = sums[kChunk * kOfChunk + i];
+    exchange<0>(values);
+#pragma unroll
+    for (int i = 0; i < kOfChunk / 2; ++i) pair(first, i) = {values[2 * i], values[2 * i + 1]};
     release();
   }
 
@@ -123,14 +170,28 @@ class MatmulShardEpilogue {
   }
 
   // The sum over ranks, in their order, or in canonical order in pairs of neighbours.
-  template <int kChunk>
-  __device__ __forceinline__ void add_parts(Sums& sums) {
+  // kAside: the own part is in a stage before the others.
+  template <int kChunk, bool kAside = false, int kCount>
+  __device__ __forceinline__ void add_parts(float (&sums)[kCount]) {
     uint32_t from[C.parts];
     PipelineCursor<C.out_stages> end = state_;
+    if constexpr (kAside) {
+      shared_.outputs(consumer_).consumer_wait(end);
+      const uint32_t own = first_access(first_pair(shared_.out(consumer_, end.stage())));
+      end.advance();
+#pragma unroll
+      for (int i = 0; i < kOfChunk / 2; ++i) {
+        const float2 values = pair(own, i);
+        sums[kChunk * kOfChunk + 2 * i] = values.x;
+        sums[kChunk * kOfChunk + 2 * i + 1] = values.y;
+      }
+    } else {
+      exchange<kChunk * kOfChunk>(sums);
+    }
 #pragma unroll
     for (int j = 0; j < C.parts; ++j) {
       shared_.outputs(consumer_).consumer_wait(end);
-      from[j] = first_pair(shared_.out(consumer_, end.stage()));
+      from[j] = first_access(first_pair(shared_.out(consumer_, end.stage())));
       end.advance();
     }
     // How many parts come before the own one. Sums of two are the same in either order.
@@ -159,27 +220,29 @@ class MatmulShardEpilogue {
       first = sum.x;
       second = sum.y;
     }
+    exchange<kChunk * kOfChunk>(sums);
     __syncwarp();
 #pragma unroll
-    for (int j = 0; j < C.parts; ++j) {
+    for (int j = 0; j < C.parts + kAside; ++j) {
       if (lane_ == 0) shared_.outputs(consumer_).consumer_release(state_);
       state_.advance();
     }
   }
 
-  // alpha * sum + bias, rounded: 64 columns.
-  template <int kChunk>
-  __device__ __forceinline__ void give_results(const MatmulTilePosition& tile, const Sums& sums) {
-    constexpr int kFirst = kChunk * 2 * kOfChunk;
+  // alpha * sum + bias, rounded: chunk `number` of results, two of sums from kFirst on.
+  template <int kFirst, int kCount>
+  __device__ __forceinline__ void give_results(const MatmulTilePosition& tile, int number,
+                                               const float (&sums)[kCount]) {
+    constexpr int kColumns = 2 * C.sum_columns();
     const float alpha = arguments_.alpha;
     const MatmulBias& bias = arguments_.bias;
     const bool by_column = bias.data != nullptr && bias.column != 0;
-    float upper = 0, lower = 0, of_columns[2] = {};  // of every 32nd column
+    float upper = 0, lower = 0, of_columns[kColumns / 32] = {};  // of every 32nd column
     if (by_column) {
 #pragma unroll
-      for (int i = 0; i < 2; ++i)
-        of_columns[i] =
-            read_bias(tile.column + 64 * kChunk + 32 * i + lane_, arguments_.grid.n, bias.column);
+      for (int i = 0; i < kColumns / 32; ++i)
+        of_columns[i] = read_bias(tile.column + kColumns * number + 32 * i + lane_,
+                                  arguments_.grid.n, bias.column);
     } else if (bias.data != nullptr) {
       const int row = tile.row + 64 * consumer_ + 16 * warp_ + lane_ / 4;
       upper = read_bias(row, arguments_.grid.m, bias.row);
@@ -202,13 +265,14 @@ class MatmulShardEpilogue {
     shared_.outputs(consumer_).consumer_wait(state_);
     const auto stage = shared_.out(consumer_, state_.stage());
 #pragma unroll
-    for (int i = 0; i < 8; i += 2)
+    for (int i = 0; i < kOfChunk / 2; i += 2)
       ptx::stmatrix_x4(stage.piece(16 * warp_ + lane_ % 16, i + lane_ / 16), rounded[2 * i],
                        rounded[2 * i + 1], rounded[2 * i + 2], rounded[2 * i + 3]);
     release();
   }
   // The first or second column's value for sums i to i + 3, from the lane that holds it.
-  __device__ __forceinline__ float of_column(const float (&held)[2], int i, int second) const {
+  template <int kCount>
+  __device__ __forceinline__ float of_column(const float (&held)[kCount], int i, int second) const {
     return __shfl_sync(0xffffffffu, held[i / 16], 2 * i % 32 + 2 * (lane_ % 4) + second);
   }
   // 0 outside of the tensor.
@@ -231,177 +295,6 @@ class MatmulShardEpilogue {
   const int consumer_, warp_, lane_;
   PipelineCursor<C.out_stages> state_;
   MatmulPolicy<float, C.activation, false> policy_;
-};
-
-// The storing thread of a consumer.
-template <Sm90MatmulConfig C>
-class MatmulShardStore {
-  using Shared = MatmulShared<C>;
-  static constexpr int kStages = C.out_stages;
-  static constexpr bool kAside = C.leaf_sum_bytes() > 0;
-  // Stages of the own shard for a chunk of sums, and for two of them and the results.
-  static constexpr int kOfParts = C.parts + kAside, kOfResults = 2 * kOfParts + 1;
-
- public:
-  __device__ __forceinline__ MatmulShardStore(const Sm90MatmulArguments& arguments,
-                                              const Shared& shared, int consumer)
-      : arguments_(static_cast<const Sm90ShardArguments&>(arguments)),
-        shared_(shared),
-        consumer_(consumer),
-        queue_(shared.tiles()),
-        parts_(arguments),
-        begun_(arguments.async, 1) {}
-
-  __device__ __forceinline__ void run() {
-    begun_.start();
-    for (;;) {
-      const MatmulTilePosition tile = queue_.pop_by_thread();
-      if (!tile.exists()) return;
-      if constexpr (kAside) store_aside();
-      if (is_own<C>(arguments_, tile))
-        store_own(tile);
-      else
-        store_sums(tile);
-    }
-  }
-
- private:
-  __device__ __forceinline__ int peer_of(const MatmulTilePosition& tile) const {
-    const int line = arguments_.async.departure.of_columns ? tile.column : tile.row;
-    int peer = 0;
-#pragma unroll
-    for (int i = 1; i < C.parts; ++i)
-      if (arguments_.peers[i].first <= line && line < arguments_.peers[i].last) peer = i;
-    return peer;
-  }
-  __device__ __forceinline__ void store_sums(const MatmulTilePosition& tile) {
-    const int number = peer_of(tile);
-    const MatmulPeer& peer = arguments_.peers[number];
-    const bool stores = await_begin(number);
-    const int column = tile.column - peer.origin_column;
-    const int row = tile.row + 64 * consumer_ - peer.origin_row;
-    const auto store = [&](int chunk, uint32_t stage) {
-      if (stores)
-        ptx::tma_store(arguments_.sums[number], stage,
-                       {column + chunk * C.kSumColumns, row, tile.batch, 0, 0});
-    };
-    if constexpr (kAside)
-      store_sums_of_leaves(store);
-    else
-      store_chunks(store);
-    const DepartureSignals signals(arguments_.async, arguments_.grid, 64, C.columns);
-    if (!stores || !signals.wanted(row + peer.origin_row, tile.column)) {
-      ptx::tma_store_wait_read();
-      return;
-    }
-    ptx::tma_store_wait();
-    ptx::fence_proxy_async_global();
-    signals.depart(row + peer.origin_row, tile.column, [&](int chunk) {
-      return peer.signals + (chunk - peer.first_chunk) * peer.signal_stride;
-    });
-  }
-  // All chunks of sums, each when the consumer has released its stage.
-  template <class Store>
-  __device__ __forceinline__ void store_chunks(const Store& store) {
-    for (int i = 0; i < min(kStages, C.sum_chunks()); ++i) give();
-    for (int i = 0; i < C.sum_chunks(); ++i) {
-      store(i, await_stage());
-      ptx::tma_store_commit();
-      // All but the last kStages - 1 have been read.
-      ptx::tma_store_wait_read<kStages - 1>();
-      if (kStages <= i + 1 && i + 1 < C.sum_chunks()) give();
-    }
-  }
-  // The same, where what was put aside is added first.
-  template <class Store>
-  __device__ __forceinline__ void store_sums_of_leaves(const Store& store) {
-    constexpr int kUses = 2 * C.sum_chunks();
-    const auto give_use = [&](int use) { use % 2 == 0 ? give_aside(use / 2) : give(); };
-    for (int i = 0; i < min(kStages, kUses); ++i) give_use(i);
-    for (int i = 0; i < kUses; ++i) {
-      const uint32_t stage = await_stage();
-      if (i % 2 == 1) {
-        store(i / 2, stage);
-        ptx::tma_store_commit();
-        ptx::tma_store_wait_read();
-      }
-      if (i + kStages < kUses) give_use(i + kStages);
-    }
-  }
-  __device__ __forceinline__ void store_aside() {
-    store_chunks(
-        [&](int chunk, uint32_t stage) { ptx::bulk_store(aside(chunk), stage, C.kOutStageBytes); });
-    ptx::tma_store_wait();
-    ptx::fence_proxy_async_global();
-  }
-  // Whether the peer has begun: it has read the parts of the execution before.
-  __device__ __forceinline__ bool await_begin(int number) {
-    if (arguments_.async.arrivals[1].signals == nullptr) return true;
-    if ((begun_peers_ >> number & 1) == 0) begun_.await_chunk(arguments_.peers[number].rank);
-    begun_peers_ |= 1u << number;
-    return !begun_.failed();
-  }
-
-  __device__ __forceinline__ void store_own(const MatmulTilePosition& tile) {
-    constexpr int kUses = C.sum_chunks() / 2 * kOfResults;
-    parts_.await(tile);
-    ptx::fence_proxy_async_global();
-    for (int i = 0; i < min(kStages, kUses); ++i) give_own(tile, i);
-    for (int i = 0; i < kUses; ++i) {
-      const uint32_t stage = await_stage();
-      if (i % kOfResults == kOfResults - 1) {
-        store_chunk<C>(arguments_, tile, consumer_, i / kOfResults, stage);
-        ptx::tma_store_commit();
-        ptx::tma_store_wait_read();
-      }
-      if (i + kStages < kUses) give_own(tile, i + kStages);
-    }
-  }
-  // Gives a stage with the parts of a rank in it, or one for results.
-  __device__ __forceinline__ void give_own(const MatmulTilePosition& tile, int use) {
-    const int of_two = use / kOfResults, i = use % kOfResults;
-    if (i == kOfResults - 1) return give();
-    const int chunk = 2 * of_two + i / kOfParts, other = i % kOfParts - kAside;
-    if (kAside && other < 0) return give_aside(chunk);
-    shared_.outputs(consumer_).producer_expect_bytes(given_, C.kOutStageBytes);
-    ptx::tma_load(shared_.out(consumer_, given_.stage()).base, arguments_.arrived,
-                  shared_.outputs(consumer_).full(given_.stage()),
-                  {tile.column + chunk * C.kSumColumns - arguments_.arrived_column,
-                   tile.row + 64 * consumer_ - arguments_.arrived_row, tile.batch,
-                   other + (other >= arguments_.parts.own), 0});
-    given_.advance();
-  }
-  // A stage with what was put aside of a chunk in it.
-  __device__ __forceinline__ void give_aside(int chunk) {
-    shared_.outputs(consumer_).producer_expect_bytes(given_, C.kOutStageBytes);
-    ptx::bulk_load(shared_.out(consumer_, given_.stage()).base, aside(chunk), C.kOutStageBytes,
-                   shared_.outputs(consumer_).full(given_.stage()));
-    given_.advance();
-  }
-  __device__ __forceinline__ unsigned char* aside(int chunk) const {
-    return arguments_.leaf_sums + static_cast<int64_t>(blockIdx.x) * C.leaf_sum_bytes() +
-           (consumer_ * C.sum_chunks() + chunk) * C.kOutStageBytes;
-  }
-  __device__ __forceinline__ void give() {
-    shared_.outputs(consumer_).producer_commit(given_);
-    given_.advance();
-  }
-  // The next stage that the consumer has released.
-  __device__ __forceinline__ uint32_t await_stage() {
-    ptx::mbarrier_wait(shared_.outputs(consumer_).empty(released_.stage()), released_.parity());
-    const uint32_t stage = shared_.out(consumer_, released_.stage()).base;
-    released_.advance();
-    return stage;
-  }
-
-  const Sm90ShardArguments& arguments_;
-  const Shared& shared_;
-  const int consumer_;
-  MatmulTileReader queue_;
-  MatmulPartWaits<C> parts_;
-  ArrivalWaits<0> begun_;
-  uint32_t begun_peers_ = 0;  // a bit for each that was waited for
-  PipelineCursor<kStages> given_, released_;
 };
 
 }  // namespace perseid::internal::cuda

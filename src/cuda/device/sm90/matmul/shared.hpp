@@ -23,10 +23,10 @@ struct MatmulShared {
   using AMMajor = SharedTile<C.depth(), C.rows(), kElement>;
   using BKMajor = SharedTile<C.columns, C.depth(), kElement>;
   using BNMajor = SharedTile<C.depth(), C.columns, kElement>;
-  // A chunk of a consumer's results, in elements of 16 bits whatever its type is.
-  using Out = SharedTile<64, 64>;
+  // A chunk of a consumer's results.
+  using Out = SwizzledRows<64, C.out_row_bytes()>;
   static_assert((C.a_m_major ? AMMajor::kBytes : AKMajor::kBytes) == C.a_bytes() &&
-                BKMajor::kBytes == C.b_bytes() && Out::kBytes == C.kOutStageBytes);
+                BKMajor::kBytes == C.b_bytes() && Out::kBytes == C.out_stage_bytes());
   static_assert(kElement == 1 || BNMajor::kBytes == C.b_bytes());
 
   static constexpr int kB = kStages * C.a_bytes();
@@ -42,7 +42,7 @@ struct MatmulShared {
   __device__ __forceinline__ uint32_t a(int stage) const { return base + stage * C.a_bytes(); }
   __device__ __forceinline__ uint32_t b(int stage) const { return base + kB + stage * C.b_bytes(); }
   __device__ __forceinline__ Out out(int consumer, int stage) const {
-    return {base + kOut + (consumer * C.out_stages + stage) * C.kOutStageBytes};
+    return {base + kOut + (consumer * C.out_stages + stage) * C.out_stage_bytes()};
   }
   // Where the stages of a and b are, after the last products.
   __device__ __forceinline__ Out last_out(int consumer, int chunk) const {
