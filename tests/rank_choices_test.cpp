@@ -158,6 +158,8 @@ TEST(ShardProducts, TakeTargetsWhereStoresAreAskedFor) {
       EXPECT_TRUE(storing(problem).ends_with(", deferred"))
           << ranks << " ranks: " << storing(problem);
   EXPECT_EQ(storing({4, 8192, 8192, 7168}), kDeferred192);
+  // Half of 256 columns would go to the others at once.
+  EXPECT_EQ(storing({4, 4096, 8192, 7168}), kDeferred192);
   // No tile of 128 rows divides these.
   EXPECT_EQ(storing({2, 640, 8192, 4096}), "64 x 128, clusters of 1");
   EXPECT_EQ(storing({8, 8192, 8192, 7168}), "128 x 256, clusters of 2");
