@@ -234,16 +234,6 @@ std::string describe(const SoftmaxChoice& choice) {
 
 // ---- Arguments of a launch ----
 
-Divisor divisor_of(int64_t size) {
-  Divisor divisor{size, 0, 0};
-  if (size < 1 || size > INT32_MAX) return divisor;
-  const auto small = static_cast<uint64_t>(size);
-  while ((uint64_t{1} << divisor.shift) < small) ++divisor.shift;
-  divisor.multiplier = static_cast<uint32_t>(
-      (uint64_t{1} << 32) * ((uint64_t{1} << divisor.shift) - small) / small + 1);
-  return divisor;
-}
-
 struct Part {
   const Tensor* tensor;
   RowsOf* rows;

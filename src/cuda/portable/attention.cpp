@@ -236,6 +236,7 @@ void set_portable_attention_lengths(const AttentionProblem& problem,
   fixed.q_tiles = static_cast<int32_t>(tiles_of(problem, false, config.block_rows()));
   fixed.heads_per_section =
       heads_per_section(problem, config.right, fixed.batch_heads, fixed.group);
+  fixed.set_divisors(fixed.heads, fixed.group);
   fixed.rows = problem.heads * (problem.ragged ? problem.total_q : problem.batch * problem.q_len);
   if (config.split)
     fixed.num_splits = static_cast<int32_t>(

@@ -3,7 +3,7 @@
 // What every launch of attention has to know of a problem in memory.
 #pragma once
 
-#include "math/portable.hpp"
+#include "cuda/device/raster_order.hpp"
 
 namespace perseid::internal::cuda {
 
@@ -60,6 +60,23 @@ struct AttentionArguments {
 
   // For ordinary loads and stores.
   RowsInMemory query_rows, key_rows, value_rows, out_rows;
+};
+
+// The raster order of Q tiles, of heads of the whole batch.
+struct QueryRaster {
+  int32_t batch_heads = 0;
+  int32_t q_tiles = 0;  // of a head; ragged: padded positions of all sequences
+  int32_t heads_per_section = 0;
+  // By those, and by the heads of a batch entry and of a key head.
+  SectionDivisors by_section;
+  Divisor by_heads, by_group;
+
+  constexpr void set_divisors(int32_t heads, int32_t group) {
+    if (batch_heads == 0) return;  // no tile either
+    by_section = {q_tiles, batch_heads, heads_per_section};
+    by_heads = divisor_of(heads);
+    by_group = divisor_of(group);
+  }
 };
 
 // Rows that q_lens leaves out (clear_rows.hpp).

@@ -45,24 +45,24 @@ template <auto C>
 __device__ __forceinline__ bool find_query_tile(const typename decltype(C)::Arguments& a,
                                                 int32_t number, QueryTile& tile) {
   if (C.lengths && a.ragged) {
-    const int32_t position = a.q_tiles - 1 - number / a.heads;
+    const auto row = static_cast<int32_t>(quotient(a.by_heads, static_cast<uint32_t>(number)));
+    const int32_t position = a.q_tiles - 1 - row;
     const int32_t batch =
         sequence_of_block(a.cumulative_q, a.total_q, a.batch, C.block_rows(), position);
     if (batch < 0) return false;
     static_cast<AttentionSequence&>(tile) = find_sequence<C.lengths>(a, batch);
-    tile.head = number % a.heads;
+    tile.head = number - row * a.heads;
     tile.query =
         (position - first_padded_block(tile.q_begin, batch, C.block_rows())) * C.block_rows();
   } else {
     const TileCoordinate at =
-        tile_in_sections(number, a.q_tiles, a.batch_heads, a.heads_per_section);
-    const auto batch =
-        static_cast<int32_t>(static_cast<uint32_t>(at.head) / static_cast<uint32_t>(a.heads));
+        tile_in_sections(number, a.q_tiles, a.batch_heads, a.heads_per_section, a.by_section);
+    const auto batch = static_cast<int32_t>(quotient(a.by_heads, static_cast<uint32_t>(at.head)));
     static_cast<AttentionSequence&>(tile) = find_sequence<C.lengths>(a, batch);
     tile.head = at.head - batch * a.heads;
     tile.query = (a.q_tiles - 1 - at.tile) * C.block_rows();
   }
-  tile.kv_head = a.group == 1 ? tile.head : tile.head / a.group;
+  tile.kv_head = static_cast<int32_t>(quotient(a.by_group, static_cast<uint32_t>(tile.head)));
   return tile.query < tile.q_len;
 }
 

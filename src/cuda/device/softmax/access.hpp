@@ -292,8 +292,7 @@ __device__ __forceinline__ void store(const Row& row, int first, int between, in
 
 __device__ __forceinline__ int64_t quotient(const Divisor& divisor, int64_t number, bool wide) {
   if (wide) return number / divisor.size;
-  const auto small = static_cast<uint32_t>(number);
-  return (__umulhi(small, divisor.multiplier) + small) >> divisor.shift;
+  return quotient(divisor, static_cast<uint32_t>(number));
 }
 
 // The tensors' parts of one row, and where its vectors begin.

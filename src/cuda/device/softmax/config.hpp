@@ -4,6 +4,7 @@
 // the arguments of a launch.
 #pragma once
 
+#include "cuda/device/divisor.hpp"
 #include "math/dtype.hpp"
 #include "math/tensor.hpp"
 
@@ -84,13 +85,6 @@ struct SoftmaxConfig {
 };
 
 inline constexpr int kMostOuterDims = kMaxDims - 1;
-
-// Division of numbers below 2^31 by a multiplication.
-struct Divisor {
-  int64_t size = 1;
-  uint32_t multiplier = 0;
-  uint32_t shift = 0;
-};
 
 // A tensor as rows: strides in elements, of the outer dimensions and along the row.
 struct RowsOf {

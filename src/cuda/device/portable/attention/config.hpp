@@ -126,15 +126,12 @@ struct PortableForwardConfig {
   constexpr int shared_bytes() const { return tile_bytes() + kOthers; }
 };
 
-struct PortableForwardArguments : AttentionArguments, KeySplits {
+struct PortableForwardArguments : AttentionArguments, QueryRaster, KeySplits {
   // If C.packs: 2^pack_gqa query heads. `heads`, `group` and `batch_heads` count packs.
   int32_t pack_gqa = 0;
   float* lse = nullptr;     // null: not wanted
   int64_t lse_stride[3]{};  // batch, head, row
-  int32_t batch_heads = 0;
-  int32_t q_tiles = 0;  // of a head; ragged: padded positions of all sequences
-  int32_t heads_per_section = 0;
-  float modifier = 0;  // the value of the score modifier
+  float modifier = 0;       // the value of the score modifier
   // If C.split, and C.masked() or planes: the launch, if a split has a result that is not finite.
   uint64_t launch = 0;
   uint64_t* nonfinite = nullptr;

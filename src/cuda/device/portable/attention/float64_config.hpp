@@ -11,13 +11,10 @@
 
 namespace perseid::internal::cuda {
 
-struct Float64Arguments : AttentionArguments, KeySplitsOf<double> {
+struct Float64Arguments : AttentionArguments, QueryRaster, KeySplitsOf<double> {
   static constexpr int32_t pack_gqa = 0;  // every row of a tile is of one head
   double* lse = nullptr;                  // null: not wanted
   int64_t lse_stride[3]{};                // batch, head, row
-  int32_t batch_heads = 0;
-  int32_t q_tiles = 0;  // of a head; ragged: padded positions of all sequences
-  int32_t heads_per_section = 0;
   double modifier = 0;  // the value of the score modifier
   // If C.split and C.masked(): the launch, if a split has a result that is not finite.
   uint64_t launch = 0;
