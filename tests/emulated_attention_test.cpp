@@ -15,6 +15,23 @@ constexpr PortableForwardConfig kFull{.key_dim = 64, .value_dim = 64, .keys = 96
 TEST(EmulatedAttention, Full) {
   check<kFull>(forward_case(DType::kBF16, 2, 2, 1, 130, 201, 64, 64));
   check<kFull>(forward_case(DType::kBF16, 1, 1, 1, 70, 0, 64, 64));
+  check<kFull>(forward_case(DType::kBF16, 1, 2, 1, 290, 40, 64, 56));
+}
+
+constexpr PortableForwardConfig kCausal64{
+    .key_dim = 64, .value_dim = 64, .keys = 96, .right = true};
+
+TEST(EmulatedAttention, CausalOfDim64) {
+  for (const Causal causal : {Causal::kTopLeft, Causal::kBottomRight}) {
+    Case test = forward_case(DType::kBF16, 1, 2, 1, 300, 290, 64, 64);
+    test.problem.causal = causal;
+    check<kCausal64>(test);
+    test.prepare = [](AttentionBackward& a) {
+      put(a.key, at(a.key, {0, 0, 200, 5}), kNaN);
+      put(a.value, at(a.value, {0, 0, 240, 3}), kInfinity);
+    };
+    check<kCausal64>(test);
+  }
 }
 
 constexpr PortableForwardConfig kHalf{

@@ -98,6 +98,11 @@ struct PortableForwardConfig {
   constexpr int columns() const { return value_dim > largest() ? 128 : value_dim; }
   constexpr int parts() const { return (value_dim + columns() - 1) / columns(); }
 
+  // Results go from registers to memory, without a stage in shared memory and a barrier before it.
+  constexpr bool stores_registers() const {
+    return vectors && planes() == 1 && !packs && columns() % 32 == 0 && columns() <= 64;
+  }
+
   // Shared memory, in bytes: a tile of queries, and two stages of keys, of values, of bias
   // and, of planes, of the numbers of keys. Results of 16 bits overwrite all of it.
   constexpr int query_bytes() const { return 2 * block_rows() * line_length(planes() * depth()); }

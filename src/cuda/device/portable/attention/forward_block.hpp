@@ -85,10 +85,17 @@ class PortableForwardBlock {
   }
   // ---- Epilogue ----
 
-  // Divides the results by their row sums. Each warp stages its rows in shared memory, all of which
-  // is free by then, and stores whole lines.
+  // Divides the results by their row sums. Each warp stages its rows in shared memory, in place of
+  // its queries where their lines are as long, and stores whole lines.
   __device__ __forceinline__ void epilogue() {
-    __syncthreads();  // all warps are done with the stages
+    if constexpr (C.stores_registers()) {
+      store_registers();
+      return;
+    }
+    if constexpr (!C.streams() && kColumns == line_length(C.depth()))
+      __syncwarp();
+    else
+      __syncthreads();  // all warps are done with the stages
     const int own = lane();
     unsigned char* staged = memory_ + warp() * C.rows * kColumns * 2;
     // Of the thread's first row; packed ones have no common stride.
@@ -113,6 +120,45 @@ class PortableForwardBlock {
       store_vectors(staged, rows, columns / kVector);
     else
       store_elements(staged, rows, columns);
+  }
+  // The same from registers alone: the lanes of a quad exchange words until each has whole vectors.
+  __device__ __forceinline__ void store_registers() const {
+    const int own = lane(), rows = row_count();
+    float* const lse = lse_of<C>(a_, own_, head_of(own / 4), query_of(own / 4));
+    const int vectors = min(a_.value_dim - first_column_, C.columns()) / kVector;
+    const auto exchange = [](uint32_t& kept, uint32_t& sent, int with, bool upper) {
+      const uint32_t other = __shfl_xor_sync(0xffffffffu, upper ? kept : sent, with);
+      if (upper)
+        kept = other;
+      else
+        sent = other;
+    };
+    uint16_t* to = out_row(own / 4) + first_column_ + own % 4 * kVector;
+#pragma unroll
+    for (int i = 0; i < kTiles; ++i)
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const int row = 16 * i + 8 * r + own / 4;
+        const float factor = finalize(i, r, row, lse + (16 * i + 8 * r) * a_.lse_stride[2]);
+#pragma unroll
+        for (int g = 0; g < C.columns() / 32; ++g) {
+          ptx::Packed<4> words;
+#pragma unroll
+          for (int j = 0; j < 4; ++j) {
+            const float(&sums)[4] = eight_columns(out_[i], 4 * g + j);
+            words.word[j] =
+                factor == 0 ? 0
+                            : round_pair<C.dtype>(sums[2 * r] * factor, sums[2 * r + 1] * factor);
+          }
+          const bool odd = own % 2 != 0, upper = own % 4 >= 2;
+          exchange(words.word[0], words.word[1], 1, odd);
+          exchange(words.word[2], words.word[3], 1, odd);
+          exchange(words.word[0], words.word[2], 2, upper);
+          exchange(words.word[1], words.word[3], 2, upper);
+          ptx::store_if(row < rows && 4 * g + own % 4 < vectors, to + 32 * g, words);
+        }
+        to += 8 * a_.out_rows.stride[2];
+      }
   }
   // Stores lse of a row and returns the factor of its results: 0 for a row without visible keys.
   __device__ __forceinline__ float finalize(int i, int r, int row, float* lse) const {
