@@ -147,6 +147,26 @@ TEST(EmulatedAttentionBackward, Full) {
   check<kFull>(test);
 }
 
+constexpr PortableBackwardConfig kWide{.key_dim = 64, .value_dim = 64, .rows = 32};
+constexpr PortableBackwardConfig kWideCausal{
+    .key_dim = 64, .value_dim = 64, .rows = 32, .right = true};
+static_assert(with_sums(kWide).adds_pairs());
+
+// Even and odd numbers of steps, of one query head and of two.
+TEST(EmulatedAttentionBackward, AddsQueriesOfTwoSteps) {
+  for (const int64_t queries : {20, 60, 70, 130})
+    check<kWide>(make_case(DType::kBF16, 1, 2, 2, queries, 140, 64, 64));
+  check<kWide>(make_case(DType::kBF16, 1, 2, 1, 70, 30, 64, 56));
+  Case test = make_case(DType::kBF16, 1, 2, 1, 150, 180, 64, 64);
+  test.problem.causal = Causal::kTopLeft;
+  check<kWideCausal>(test);
+  test.prepare = [](AttentionBackward& a) {
+    put(a.key, at(a.key, {0, 0, 140, 5}), kNaN);
+    put(a.query, at(a.query, {0, 1, 20, 7}), kNaN);
+  };
+  check<kWideCausal>(test);
+}
+
 constexpr PortableBackwardConfig kCausal{
     .dtype = DType::kF16, .key_dim = 80, .value_dim = 48, .right = true};
 

@@ -190,7 +190,8 @@ class PortableBackward : ProductsOf<C>::Type {
     const bool adds = adds_queries(clears), stores = stores_bias(clears);
     WholeColumns columns(*this, own_.head);
     Step before{}, step = first_step(own_.head);
-    __syncthreads();  // all warps are done with what was computed before
+    int64_t before_at = 0;  // of the step before that one
+    __syncthreads();        // all warps are done with what was computed before
     copy_rows(0);
     copy_step(columns, step, 0);
 #pragma unroll 1
@@ -215,7 +216,12 @@ class PortableBackward : ProductsOf<C>::Type {
         }
       };
       if constexpr (!C.copies_late()) copy_next();
-      if (kPlanes == 1 && adds && i > 0) add_queries_of(i - 1, before);
+      if constexpr (C.adds_pairs()) {
+        if (adds && i > 0 && i % 2 == 0) add_pair_of(i - 2, before_at, before);
+        before_at = before.at;
+      } else if (kPlanes == 1 && adds && i > 0) {
+        add_queries_of(i - 1, before);
+      }
       if (stores && i > 0) store_bias_of(i - 1, before);
       if constexpr (C.copies_late()) copy_next();
       Scores scores = {}, products = {};
@@ -240,7 +246,10 @@ class PortableBackward : ProductsOf<C>::Type {
     }
     if (kPlanes == 1 && (adds || stores)) {
       __syncthreads();
-      if (adds) add_queries_of(steps - 1, before);
+      if (C.adds_pairs() && adds && steps % 2 == 0)
+        add_pair_of(steps - 2, before_at, before);
+      else if (adds)
+        add_queries_of(steps - 1, before);
       if (stores) store_bias_of(steps - 1, before);
     }
   }
@@ -304,6 +313,12 @@ class PortableBackward : ProductsOf<C>::Type {
       barriers.wait_ended(phase + steps - 1);
       add_queries_of(steps - 1, before);
     }
+  }
+  __device__ __forceinline__ void add_pair_of(int number, int64_t first_at,
+                                              const Step& second) const {
+    if constexpr (C.adds_pairs())
+      this->add_pair_of_queries(number, a_.sums + first_at * C.key_dim,
+                                a_.sums + second.at * C.key_dim);
   }
   __device__ __forceinline__ void add_queries_of(int number, const Step& step) const {
     if constexpr (C.adds_queries && kPlanes == 1)

@@ -109,6 +109,12 @@ struct PortableBackwardConfig {
   constexpr bool adds_in_turn() const { return shares_rows; }
   constexpr bool of_keys() const { return gradients == GradientsOf::kKeys; }
   constexpr bool of_bias() const { return gradients == GradientsOf::kBias; }
+  // dQ of two steps is added in every second one, that of each step by half of the warps: two tiles
+  // of 16 queries share what a warp reads of the keys.
+  constexpr bool adds_pairs() const {
+    return adds_queries && units() == 1 && !shares_rows && !stores_bias && bias == DType::kNone &&
+           warps == 4 && columns == 32 && rows == 32 && key_dim == 64;
+  }
   // A tile may have columns that some rows see and others do not. (Behind the ends of sequences,
   // tiles hold zeros.)
   constexpr bool masked() const { return right || left || visible; }
@@ -169,7 +175,7 @@ struct PortableBackwardConfig {
   }
   constexpr int columns_offset() const { return row_bytes(key_dim) + row_bytes(value_dim); }
   constexpr int parts_offset() const { return columns_offset() + stages() * stage_bytes(); }
-  // dS of two steps, as keys x queries; of planes in place of the step's columns.
+  // dS of two steps, or four, as keys x queries; of planes in place of the step's columns.
   constexpr int ds_offset() const {
     return parts_offset() + part_bytes(key_dim) + part_bytes(value_dim);
   }
@@ -177,7 +183,7 @@ struct PortableBackwardConfig {
     return adds_queries ? 2 * units() * block_rows() * columns + block_rows() / 8 * ds_gap() : 0;
   }
   constexpr int ds_gap() const { return stores_bias ? columns / 2 : 0; }  // behind eight keys
-  constexpr int ds_buffers() const { return planes() == 2 ? 0 : 2; }
+  constexpr int ds_buffers() const { return planes() == 2 ? 0 : adds_pairs() ? 4 : 2; }
   // Scores that pairs of warps exchange, or weights in 16 bits.
   constexpr int exchange_offset() const { return ds_offset() + ds_buffers() * ds_bytes(); }
   constexpr int exchange_bytes() const {

@@ -6,7 +6,8 @@
 // The warps' dS meet in shared memory, as keys x queries, in two buffers: a step's product follows
 // in the next step, after the barrier that it has anyway. A warp then has 16 or 32 queries and a
 // part of the head dim. Sums in memory have the layout of the products, so that each thread adds
-// four numbers at a time.
+// four numbers at a time. Products of two steps may follow together (adds_pairs()): of four
+// buffers, a step writes another one than those that warps behind it still read.
 #pragma once
 
 #include "cuda/device/attention/backward_work.hpp"
@@ -26,7 +27,7 @@ class QuerySums {
       : memory_(memory), address_(address), warp_(warp), lane_(lane) {}
 
   static __device__ __forceinline__ int offset(int step) {
-    return C.ds_offset() + step % 2 * C.ds_bytes();
+    return C.ds_offset() + step % (C.adds_pairs() ? 4 : 2) * C.ds_bytes();
   }
   // dS of the warp's keys from `key` on, and queries from `query` on.
   __device__ __forceinline__ void share(int step, int key, int query, const Weights& ds) const {
@@ -55,12 +56,16 @@ class QuerySums {
     }
   }
   // After a barrier. `key`: offset of the keys in shared memory, `to`: the sums of the queries.
+  // kPair: by every second warp, others do the same for another step.
+  template <bool kPair = false>
   __device__ __forceinline__ void add(int step, int key, float* to) const {
-    constexpr int kTiles = C.adds_in_turn() ? 2 : C.columns / 32;  // of 16 queries, of a warp
-    constexpr int kQueryWarps = C.columns / 16 / kTiles, kDimWarps = kWarps / kQueryWarps;
+    constexpr int kTiles = C.adds_in_turn() || kPair ? 2 : C.columns / 32;  // of 16 queries
+    constexpr int kAdders = kPair ? kWarps / 2 : kWarps;
+    constexpr int kQueryWarps = C.columns / 16 / kTiles, kDimWarps = kAdders / kQueryWarps;
     constexpr int kAll = C.key_dim / 16, kBlocks = (kAll + kDimWarps - 1) / kDimWarps;
     constexpr int kKeyLine = line_length(C.key_dim);
-    const int tile = warp_ % kQueryWarps * kTiles, first = warp_ % kWarps / kQueryWarps * kBlocks;
+    const int own = kPair ? warp_ / 2 : warp_ % kWarps;
+    const int tile = own % kQueryWarps * kTiles, first = own / kQueryWarps * kBlocks;
     const LaneVector of_ds = lane_vector_of_columns(lane_), of_key = lane_vector_of_rows(lane_);
     const auto is_own = [&](int b) { return kAll % kDimWarps == 0 || first + b < kAll; };
     uint32_t left_at[kTiles];
@@ -93,15 +98,15 @@ class QuerySums {
             ptx::mma<C.dtype>(sums[i][2 * b + h], left[i], right[2 * h], right[2 * h + 1]);
       }
     }
-    add_to_memory(sums, tile, first, to);
+    add_to_memory<kTiles, 2 * kBlocks, kDimWarps>(sums, tile, first, to);
   }
 
  protected:
   // Sums of a warp's queries and dims, from that tile of 16 queries and those 16 dims on.
-  template <int kTiles, int kCount>
+  template <int kTiles, int kCount, int kDimWarps = kWarps / (C.columns / 16 / kTiles)>
   __device__ __forceinline__ void add_to_memory(const float (&sums)[kTiles][kCount][4], int tile,
                                                 int first, float* to) const {
-    constexpr int kAll = C.key_dim / 16, kDimWarps = kWarps / (C.columns / 16 / kTiles);
+    constexpr int kAll = C.key_dim / 16;
     to += ((tile * 2 * kAll + 2 * first) * 32 + lane_) * 4;
 #pragma unroll
     for (int i = 0; i < kTiles; ++i)

@@ -53,6 +53,12 @@ class PortableBackwardWarps : protected PortableBackwardBlock<C> {
   __device__ __forceinline__ void add_queries(int step, float* to) const {
     QuerySums<C>(memory_, address_, warp(), lane()).add(step, 0, to);
   }
+  // Of two steps: even warps of the first, odd warps of the second.
+  __device__ __forceinline__ void add_pair_of_queries(int step, float* first, float* second) const {
+    const int odd = warp() % 2;
+    QuerySums<C>(memory_, address_, warp(), lane())
+        .template add<true>(step + odd, 0, odd == 0 ? first : second);
+  }
   // For planes: adds the product of a step's dS, times the factors of its queries, to the sums of
   // those. All warps call it.
   __device__ __forceinline__ void add_plane_queries(int stage, const Scores& ds, float* to) const {
