@@ -15,7 +15,7 @@ struct Float64Arguments : AttentionArguments, QueryRaster, KeySplitsOf<double> {
   static constexpr int32_t pack_gqa = 0;  // every row of a tile is of one head
   double* lse = nullptr;                  // null: not wanted
   int64_t lse_stride[3]{};                // batch, head, row
-  double modifier = 0;  // the value of the score modifier
+  double modifier = 0;                    // the value of the score modifier
   // If C.split and C.masked(): the launch, if a split has a result that is not finite.
   uint64_t launch = 0;
   uint64_t* nonfinite = nullptr;
