@@ -75,6 +75,22 @@ TEST(VectorTile, FragmentsMeetNoBankTwice) {
   }
 }
 
+// Q tiles by multiplications are those by divisions, with a last section of fewer heads too.
+TEST(RasterOrder, MultipliesAsItDivides) {
+  for (const int32_t tiles : {1, 3, 8, 1000})
+    for (const int32_t heads : {1, 7, 64, 100})
+      for (const int32_t per_section : {1, 4, 7, 64}) {
+        const cuda::SectionDivisors division(tiles, heads, per_section);
+        const int32_t count = tiles * heads;
+        for (int32_t number = 0; number < count; ++number) {
+          const auto wanted = cuda::tile_in_sections(number, tiles, heads, per_section);
+          const auto found = cuda::tile_in_sections(number, tiles, heads, per_section, division);
+          ASSERT_EQ(found.head, wanted.head) << number;
+          ASSERT_EQ(found.tile, wanted.tile) << number;
+        }
+      }
+}
+
 // What is not refused has a kernel that every GPU can hold.
 TEST(PortableAttention, FitsIntoSharedMemory) {
   AttentionProblem problem = forward_problem();
