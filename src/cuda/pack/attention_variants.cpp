@@ -352,6 +352,14 @@ void add_sm90(const Kind& kind, const Dims& dims, DType dtype, bool causal,
                          budget_of(config)});
     // Three consumers spill where a tile begins and ends, and two words in a step.
     if (dtype == DType::kF32) variants->back().budget.spilled_bytes = 224;
+    if (config.cluster > 1) {  // shorter lengths have single blocks
+      AttentionForwardConfig single = config;
+      single.cluster = 1;
+      variants->push_back(
+          {"forward of " + name + ", single blocks",
+           {kAttentionForwardHeader, attention_forward_kernels(single), architecture},
+           budget_of(single)});
+    }
   }
   if (kind.backward && dtype == DType::kF32) {
     const AttentionBackwardConfig config = choose_float32_attention_backward(problem);

@@ -563,8 +563,8 @@ Status Sm90Attention::forward(const AttentionForward& tensors, std::byte* worksp
     planes.pairs[1].uncommon = reinterpret_cast<uint64_t*>(workspace + layout.uncommon);
     planes.pairs[1].launch = arguments.launch;
     arguments.uncommon = planes.pairs[1].uncommon;
-    int64_t blocks = planes_.blocks();
-    if (planes.first_blocks == 0) blocks -= planes_.query_blocks();
+    const int64_t blocks =
+        planes_.blocks() - (planes.first_blocks == 0 ? planes_.query_blocks() : 0);
     status = gpu_.launch(kernels_.back(), {.blocks = blocks, .threads = PlanesConfig::threads},
                          &planes, stream);
   }
@@ -575,8 +575,7 @@ Status Sm90Attention::forward(const AttentionForward& tensors, std::byte* worksp
   size_t next = 1;
   if (status.ok() && config_.split)
     status = gpu_.launch(kernels_[next++], by_rows, &arguments, stream);
-  by_rows.blocks =
-      min(ceil_div(arguments.rows, kRowWarps), int64_t{4} * gpu_.facts().multiprocessors);
+  by_rows.blocks = min(ceil_div(arguments.rows, kRowWarps), int64_t{4} * most_blocks());
   if (status.ok() && config_.masked() && config_.split)
     status = gpu_.launch(kernels_[next], by_rows, &arguments, stream);
   return status;
@@ -585,15 +584,14 @@ Status Sm90Attention::forward(const AttentionForward& tensors, std::byte* worksp
 std::string Sm90Attention::description() const {
   std::string text =
       concatenate("forward: tiles of ", config_.rows(), " queries and ", config_.keys, " keys, ",
-                  config_.consumers, config_.consumers == 1 ? " warpgroup" : " warpgroups",
+                  config_.consumers, " warpgroup", config_.consumers == 1 ? "" : "s",
                   config_.planes() == 2 ? ", products of two f16 halves" : "",
                   config_.cluster > 1 ? ", clusters of two blocks" : "");
   if (config_.value_parts > 1)
     text +=
         concatenate(", out in ", config_.value_parts, " parts of ", config_.value_dim, " columns");
   if (config_.split)
-    text +=
-        concatenate(", keys split into ", fixed_.num_splits, " parts, merged by a second kernel");
+    text += concatenate(", keys split into ", fixed_.num_splits, " parts, which are then merged");
   if (fixed_.pack_gqa > 0)
     text += concatenate(", ", 1 << fixed_.pack_gqa, " heads packed into rows");
   return text;

@@ -212,15 +212,12 @@ class ForwardConsumer {
     issue_qk_and_pv<kIteration>(at);
     const auto operands = softmax<false, 1, kMask>(at, n);
     // Under a causal mask some rows see little of the first KV tile: limits that follow from its
-    // sums are low, and are set once more after the second iteration. Where that is not known at
-    // compile time, the next rescaling sets them: with a branch here the assembler would not
-    // interleave the exponentials with their rounding.
-    if constexpr (!kOfPlanes && C.right) {
-      if constexpr (kIteration == Iteration::kSecond)
-        set_limits(statistics_, rules_.scale_log2());
-      else if constexpr (kIteration != Iteration::kLater)
-        limits_pending_ = second_;
-    }
+    // sums are low, and are set again after the second iteration, or by the next rescaling: with a
+    // branch here the assembler would not interleave the exponentials with their rounding.
+    if constexpr (!kOfPlanes && C.right && kIteration == Iteration::kSecond)
+      set_limits(statistics_, rules_.scale_log2());
+    else if constexpr (!kOfPlanes && C.right && kIteration != Iteration::kLater)
+      limits_pending_ = second_;
     second_ = false;
     if constexpr (C.overlap_softmax_pv) ptx::order_after(statistics_.sum[0] + statistics_.sum[1]);
     wait_pv();
@@ -498,11 +495,8 @@ class ForwardConsumer {
     } else {
       rules_.before_softmax(operands, scores_);
       online_softmax<kFirst, C.dropout>(scores_, rules_.scale_log2(), statistics_, factor_);
-      if constexpr (kFirst) {
-        set_limits(statistics_, rules_.scale_log2());
-        second_ = true;
-        limits_pending_ = false;
-      }
+      if constexpr (kFirst) set_limits(statistics_, rules_.scale_log2());
+      if constexpr (kFirst) second_ = true, limits_pending_ = false;
     }
     rules_.draw_early(tile, n, operands);
     return operands;
