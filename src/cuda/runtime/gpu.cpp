@@ -259,9 +259,12 @@ Status Gpu::load_images(const std::vector<Image>& images, Loaded* loaded) const 
   modules.reserve(images.size());
   std::vector<Kernel> kernels;
   Result result = kSuccess;
+  std::string doing;
   for (const Image& image : images) {
     if (result != kSuccess) break;
     ModuleHandle handle = nullptr;
+    doing = concatenate("loading the kernel ", image.names.empty() ? "" : image.names.front(),
+                        " onto the GPU");
     result = driver_.module_load(&handle, image.code.c_str());
     if (result == kSuccess) modules.push_back(handle);
     for (const std::string& name : image.names) {
@@ -279,8 +282,7 @@ Status Gpu::load_images(const std::vector<Image>& images, Loaded* loaded) const 
       kernels.push_back(kernel);
     }
   }
-  if (Status status = check(driver_, result, "loading a kernel onto the GPU", kDeviceAdvice);
-      !status.ok()) {
+  if (Status status = check(driver_, result, doing.c_str(), kDeviceAdvice); !status.ok()) {
     for (const ModuleHandle handle : modules) driver_.module_unload(handle);
     return status;
   }
