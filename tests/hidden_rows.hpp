@@ -140,10 +140,14 @@ struct Comparison {
   }
   void expect_same() const { EXPECT_EQ(different, 0) << name << ": of " << rows; }
 };
-// `ordered`: sums of grad_query have a fixed order, so that its bits are compared too.
+// Relative to numbers of at least 1; 0: their bits.
+struct HiddenTolerance {
+  double queries = 0, keys = 0;
+};
 inline void compare_gradients(const Fixture& before, const Fixture& after, const HiddenRows& hidden,
-                              bool ordered) {
+                              HiddenTolerance tolerance = {}) {
   const AttentionProblem& p = before.problem;
+  ASSERT_TRUE(p.grad_query && p.grad_key && p.grad_value);  // or there is nothing to compare
   Comparison queries{"grad_query"}, keys{"grad_key"}, values{"grad_value"}, bias{"grad_bias"};
   for (int64_t batch = 0; batch < p.batch; ++batch) {
     const Sequence s = sequence_of(p, before.arguments, batch);
@@ -152,7 +156,7 @@ inline void compare_gradients(const Fixture& before, const Fixture& after, const
         if (query_depends(before, hidden, batch, head, row)) continue;
         const Tensor& a = before.grad_query.tensor;
         queries.add(a, after.grad_query.tensor, row_of(p, a, s.q_begin, batch, head, row),
-                    ordered ? 0 : 0x1p-6, batch, head, row);
+                    tolerance.queries, batch, head, row);
         const Tensor& b = before.grad_bias.tensor;
         if (p.grad_bias)
           bias.add(b, after.grad_bias.tensor, at(b, {batch, head, row, 0}), 0, batch, head, row);
@@ -161,10 +165,10 @@ inline void compare_gradients(const Fixture& before, const Fixture& after, const
       for (int64_t row = 0; row < s.kv_len; ++row) {
         if (key_depends(before, hidden, batch, head, row)) continue;
         const Tensor &a = before.grad_key.tensor, &b = before.grad_value.tensor;
-        keys.add(a, after.grad_key.tensor, row_of(p, a, s.kv_begin, batch, head, row), 0, batch,
-                 head, row);
-        values.add(b, after.grad_value.tensor, row_of(p, b, s.kv_begin, batch, head, row), 0, batch,
-                   head, row);
+        keys.add(a, after.grad_key.tensor, row_of(p, a, s.kv_begin, batch, head, row),
+                 tolerance.keys, batch, head, row);
+        values.add(b, after.grad_value.tensor, row_of(p, b, s.kv_begin, batch, head, row),
+                   tolerance.keys, batch, head, row);
       }
   }
   EXPECT_GT(queries.rows + keys.rows, 0);
