@@ -298,8 +298,9 @@ TEST_F(Nccl, NamesARankThatDies) {
       const Operation operation("all-gather", kDeadline);
       Status status;
       for (uint32_t epoch = 1; status.ok() && (epoch <= 3 || !synchronizes); ++epoch) {
-        status = gathering->execute(operation, epoch, [&] {
-          for (int64_t i = 0; i < gathering->chunks().count(); ++i) await(gathering->arrival(), i);
+        // The kernel may run while the pointer is reset.
+        status = gathering->execute(operation, epoch, [plan = gathering.get()] {
+          for (int64_t i = 0; i < plan->chunks().count(); ++i) await(plan->arrival(), i);
         });
         if (!synchronizes) usleep(10000);
       }

@@ -23,7 +23,9 @@ class NcclExchanges {
         own(site.group.rank()),
         size(site.group.size()),
         operation(site.operation) {}
-  ~NcclExchanges() {
+  ~NcclExchanges() { drain(); }
+  // Called by destructors of classes whose members the thread that watches reads.
+  void drain() const {
     if (rank != nullptr) rank->drain();
   }
 

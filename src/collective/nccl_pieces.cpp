@@ -17,6 +17,7 @@ class NcclPieces final : public ReduceTransport, private NcclExchanges {
         inboxes_(DeviceMemory::aligned(of_shards.bytes())),
         inbox_(DeviceMemory::aligned(static_cast<size_t>(of_shards.outer * rows * of_shards.inner *
                                                          size_of(of_shards.dtype)))) {}
+  ~NcclPieces() override { drain(); }
   Status make(const TransportSite&) {
     const auto ranks = static_cast<size_t>(size);
     return NcclExchanges::make(std::vector<Bytes>(ranks, {ranks, inboxes_ + ranks * inbox_}));

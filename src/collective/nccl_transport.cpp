@@ -57,6 +57,7 @@ class NcclGather final : public GatherTransport, private NcclExchanges {
       owners_.push_back(chunks_.owner(chunk));
     came_.resize(owners_.size());
   }
+  ~NcclGather() override { drain(); }
   Status make(const TransportSite&) {
     const size_t all = DeviceMemory::aligned(shards_.bytes());
     packed_ = packing_.are_in_place() ? 0 : all;
@@ -218,6 +219,7 @@ class NcclReduce final : public ReduceTransport, private NcclExchanges {
         chunks_(of_chunks),
         first_(chunks_.first_of(own)),
         count_(count_of(own)) {}
+  ~NcclReduce() override { drain(); }
   Status make(const TransportSite&) {
     std::vector<Bytes> all;
     for (int32_t of = 0; of < size; ++of)
