@@ -7,8 +7,8 @@
 // has its keys, to the rank after this one first. That rank sums what all ranks have brought, in
 // the order of ranks.
 //
-// Part of the operation in which the keys arrive: who has ended the one before has read the parts
-// of that.
+// Part of the operation in which the keys arrive: a rank that has ended the operation before has
+// read its parts.
 #pragma once
 
 #include "collective/gpu_rank.hpp"

@@ -97,8 +97,8 @@ struct PortableBackwardConfig {
   constexpr int block_rows() const { return rows * row_warps(); }
   // The next columns are copied behind dQ instead of before: its products begin sooner.
   constexpr bool copies_late() const { return units() == 1 && most_dim() <= 64; }
-  // Steps that need no mask are one piece of code, in which exponentials and dS run beside
-  // products.
+  // Steps that need no mask are one piece of code, in which exponentials and dS
+  // overlap with products.
   constexpr bool overlaps_chain() const {
     return of_keys() && units() == 1 && !shares_rows && !streams() && !visible && !dropout &&
            (bias == DType::kNone || copies_bias()) && modifier == ScoreModifierKind::kNone;
