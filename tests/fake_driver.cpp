@@ -186,7 +186,8 @@ FakeTensorMap fake_tensor_map(int64_t back) {
   const std::lock_guard lock(mutex);
   return maps[(made_maps - 1 - static_cast<size_t>(back)) % std::size(maps)];
 }
-int64_t fake_blocks(int64_t back) { return blocks[(launches - 1 - back) % 8]; }
+// 0 of a launch that has not been.
+int64_t fake_blocks(int64_t back) { return blocks[(launches + 7 - back) % 8]; }
 void fake_elapsed(const float* milliseconds, int count) {
   const std::lock_guard lock(mutex);
   elapsed.assign(milliseconds, milliseconds + count);
