@@ -3,6 +3,7 @@
 // Plans for a GPU that is not there: any compute capability from 8.0 on, operands in chunks, ranks.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cstddef>
 #include <functional>
 #include <span>
@@ -112,7 +113,7 @@ TEST(AssumedGpu, PlansOverRanksAreExplainedAndNotExecuted) {
                 context, group,
                 {.dtype = bf16, .all_reduce = all, .m = 2048, .n = 2048, .k = 1024, .report = true})
                 .explain();
-      for (const bool canonical : {false, std::string(capability) == "sm_90"})
+      for (const bool canonical : {false, true})
         for (const Sharding placement : {Sharding::kContiguous, Sharding::kZigzag})
           text += ContextAttention(context, group,
                                    {.attention = {.dtype = bf16,
@@ -122,7 +123,7 @@ TEST(AssumedGpu, PlansOverRanksAreExplainedAndNotExecuted) {
                                                   .kv_len = 4096,
                                                   .head_dim = 128,
                                                   .mask = causal_bottom_right(),
-                                                  .gradients = canonical ? 0u : 7u},
+                                                  .gradients = 7},
                                     .placement = placement,
                                     .report = true,
                                     .canonical = canonical})
@@ -154,6 +155,105 @@ TEST(AssumedGpu, PlansOverRanksAreExplainedAndNotExecuted) {
     EXPECT_EQ(texts[0].find("100 TFLOP/s") == std::string::npos, std::string(capability) == "sm_90")
         << texts[0];
   }
+}
+
+// ---- Attention in canonical order
+
+struct CanonicalCase {
+  const char* capability;
+  const char *forward, *leaves;  // who computes; leaves "": the kernel of forward's implementation
+  int64_t length;                // of all ranks
+  Sharding placement;
+  AttentionOptions options;
+};
+
+AttentionOptions of_dims(DType dtype, int64_t dim, AttentionOptions options = {}) {
+  options.dtype = dtype;
+  options.heads = 4;
+  options.head_dim = dim;
+  options.gradients = 7;
+  options.mask = causal_bottom_right();
+  return options;
+}
+
+// What decides is the same for any number of ranks.
+TEST(AssumedGpu, CanonicalAttentionHasTheKernelsOfOneRank) {
+  const Sharding zigzag = Sharding::kZigzag, contiguous = Sharding::kContiguous;
+  const char *sm90 = "cuda:sm90", *portable = "cuda:portable", *reference = "cuda:reference";
+  AttentionOptions biased = of_dims(bf16, 64, {.bias = std::array<int64_t, 4>{1, 4, 2048, 2048}});
+  biased.gradients |= PERSEID_GRAD_BIAS;
+  for (const CanonicalCase& test : std::vector<CanonicalCase>{
+           {"sm_90", sm90, "", 2048, zigzag, of_dims(bf16, 128)},
+           {"sm_90", sm90, "", 1024, contiguous, of_dims(f16, 64)},
+           {"sm_90", sm90, sm90, 1024, zigzag, of_dims(bf16, 64)},
+           {"sm_90", sm90, sm90, 16 * 9, zigzag, of_dims(bf16, 64)},
+           {"sm_90", sm90, sm90, 2048, contiguous, biased},
+           {"sm_90", sm90, "", 2048, zigzag, of_dims(bf16, 128, {.dropout = 0.1})},
+           {"sm_90", portable, portable, 16 * 9, zigzag, of_dims(bf16, 64, {.dropout = 0.1})},
+           {"sm_90", portable, portable, 2048, zigzag, of_dims(bf16, 13)},
+           {"sm_90", portable, portable, 2048, zigzag, of_dims(bf16, 320)},
+           {"sm_90", portable, portable, 2048, zigzag, of_dims(f32, 64)},
+           {"sm_90", portable, portable, 16, contiguous, of_dims(f32, 64)},
+           {"sm_90", portable, portable, 2048, zigzag, of_dims(f64, 64)},
+           {"sm_90", portable, portable, 2048, zigzag, of_dims(bf16, 64, {.ragged = true})},
+           {"sm_90", reference, reference, 2048, zigzag, of_dims(f32, 2064)},
+           {"sm_80", portable, portable, 2048, contiguous, biased},
+           {"sm_80", portable, portable, 2048, zigzag, of_dims(bf16, 64)},
+           {"sm_80", portable, portable, 2048, zigzag, of_dims(f32, 64, {.ragged = true})},
+           {"sm_120", portable, portable, 16, zigzag, of_dims(f16, 64)}})
+    for (const int32_t ranks : {1, 2, 4, 8}) {
+      SCOPED_TRACE(testing::Message()
+                   << test.capability << ", " << ranks << " ranks, length " << test.length
+                   << ", dim " << test.options.head_dim << ", zigzag " << (test.placement == zigzag)
+                   << ", ragged " << test.options.ragged);
+      for (const std::string& text : explained(ranks, [&](const Group& group) {
+             ContextAttentionOptions options{
+                 .attention = test.options, .placement = test.placement, .canonical = true};
+             options.attention.q_len = options.attention.kv_len = test.length / ranks;
+             if (options.attention.ragged)
+               options.attention.total_q = options.attention.total_kv = 3 * test.length / ranks;
+             if (options.attention.bias) (*options.attention.bias)[2] = test.length / ranks;
+             return ContextAttention(Context::assumed(test.capability), group, options).explain();
+           })) {
+        expect_has(text, std::string("gathered for one ") + test.forward + " ");
+        const int32_t pieces = (test.placement == zigzag ? 16 : 8) / ranks;
+        const bool leaves = *test.leaves != '\0';
+        if (leaves)
+          expect_has(text, "backward in " + std::to_string(pieces) +
+                               " pieces of queries, the first by " + test.leaves);
+        EXPECT_EQ(text.find("pieces of queries") != std::string::npos, leaves) << text;
+      }
+    }
+}
+
+// Rows that begin within a tile of dropout, where one rank alone has a kernel that cannot.
+TEST(AssumedGpu, CanonicalAttentionIsRefusedWhereRanksWouldChooseOtherwise) {
+  const auto texts = [](const char* capability, DType dtype, int64_t of_first) {
+    return explained(2, [&](const Group& group) {
+      ContextAttentionOptions options{.attention = of_dims(dtype, 64, {.dropout = 0.1}),
+                                      .canonical = true};
+      options.attention.gradients = 0;
+      options.attention.q_len = options.attention.kv_len =
+          group.rank() == 0 ? of_first : 512 - of_first;
+      return ContextAttention(Context::assumed(capability), group, options).explain();
+    });
+  };
+  for (const std::string& text : texts("sm_90", bf16, 500))
+    expect_has(text,
+               "cuda:portable: in canonical order takes no rows of what one rank has by cuda:sm90, "
+               "which is made for a rank whose rows begin at a multiple of 16, with dropout, got "
+               "500");
+  for (const std::string& text : texts("sm_90", bf16, 496)) expect_has(text, "one cuda:sm90 ");
+  for (const std::string& text : texts("sm_90", f32, 500)) expect_has(text, "one cuda:portable ");
+  for (const std::string& text : texts("sm_80", bf16, 500)) expect_has(text, "one cuda:portable ");
+  for (const std::string& text : explained(2, [](const Group& group) {
+         ContextAttentionOptions options{.attention = of_dims(f32, 64), .canonical = true};
+         options.attention.q_len = options.attention.kv_len = 64;
+         return ContextAttention(Context::assumed(group.rank() == 0 ? "sm_80" : "sm_86"), group,
+                                 options)
+             .explain();
+       }))
+    expect_has(text, "compute capability is 86 on rank 1 and 80 on rank 0");
 }
 
 }  // namespace

@@ -37,7 +37,15 @@ inline Tensors copy_from_gpu(const TensorsOf<OnGpu>& tensors, Tensors results) {
   results.grad_query = tensors.grad_query.get();
   results.grad_key = tensors.grad_key.get();
   results.grad_value = tensors.grad_value.get();
+  results.grad_bias = tensors.grad_bias.get();
   return results;
+}
+
+// Lengths are in memory of the host.
+template <class Arguments>
+Arguments with_host_lengths(const Problem& problem, const Tensors& own, Arguments arguments) {
+  if (problem.ragged()) arguments.cu_seqlens_q = arguments.cu_seqlens_kv = own.lengths.tensor();
+  return arguments;
 }
 
 // A plan of a rank with what its executions need.
@@ -60,14 +68,11 @@ struct OnRank {
 
   Tensors run(const Problem& problem, const Tensors& own) const {
     const TensorsOf<OnGpu> tensors = copy_to_gpu(context, own);
-    // Lengths are in memory of the host.
-    const auto with_lengths = [&](auto arguments) {
-      if (problem.ragged()) arguments.cu_seqlens_q = arguments.cu_seqlens_kv = own.lengths.tensor();
-      return arguments;
-    };
-    plan.forward(nullptr, with_lengths(tensors.forward(problem)), forward_workspace.bytes());
+    plan.forward(nullptr, with_host_lengths(problem, own, tensors.forward(problem)),
+                 forward_workspace.bytes());
     if (problem.backward)
-      plan.backward(nullptr, with_lengths(tensors.backward(problem)), backward_workspace.bytes());
+      plan.backward(nullptr, with_host_lengths(problem, own, tensors.backward(problem)),
+                    backward_workspace.bytes());
     context.synchronize();
     return copy_from_gpu(tensors, own);
   }

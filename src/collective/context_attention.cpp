@@ -15,6 +15,12 @@ namespace {
 
 constexpr int64_t kMostChunks = 1024;
 
+// Of a GPU, in tenths.
+int64_t capability_of(const dispatch::Device& device) {
+  if (device.gpu == nullptr) return 0;
+  return 10 * device.gpu->facts().major + device.gpu->facts().minor;
+}
+
 }  // namespace
 
 Status ContextAttentionPlan::make(op::DevicePointer device, GroupPointer group,
@@ -114,6 +120,7 @@ Status ContextAttentionPlan::read(const perseid_context_attention_desc& desc,
   add_device(device(), &terms);
   terms.equal("placement", desc.placement, {"contiguous", "zigzag"})
       .equal("canonical", desc.canonical)
+      .equal("compute capability", canonical_ ? capability_of(device()) : 0)
       .equal("chunks", chunks)
       .equal("dtype", dtype_)
       .equal("layout", given.layout, {"bshd", "bhsd"})
@@ -145,9 +152,7 @@ Status ContextAttentionPlan::read(const perseid_context_attention_desc& desc,
   if (Status status = terms.agree(*group_, operation, reader.result()); !status.ok()) return status;
   for (int32_t rank = 0; rank < group_->size(); ++rank) q_rows_.push_back(terms.of(rank, "q_len"));
   if (canonical_ && given.gradients != 0)
-    if (const std::string why =
-            ContextLeaves::refuse(given, device().gpu != nullptr, zigzag_, q_rows_);
-        !why.empty())
+    if (const std::string why = ContextLeaves::refuse(given, zigzag_, q_rows_); !why.empty())
       return Status::error(PERSEID_UNSUPPORTED, kOperation, ": ", why);
   shards_ = {.dtype = dtype_,
              .outer = ragged_ ? 1 : batch_,
@@ -245,12 +250,6 @@ Status ContextAttentionPlan::make_attention(const op::DevicePointer& device,
   if (!ragged_ && chunks_->count() > 0) inner.async_kv = &arriving;
   const QueryRows rows = placement_of(group_->rank());
   Status status;
-  if (canonical_ && desc.gradients != 0 && device->gpu == nullptr) {
-    perseid_attention_desc all_keys = inner;
-    all_keys.async_kv = nullptr;
-    status = ContextLeaves::make(device, all_keys, rows, &leaves_);
-    inner.gradients = inner.accumulate = 0;
-  }
   std::vector<int32_t> stages;  // owners in the order in which their keys arrive
   for (int64_t chunk = 0; chunk < chunks_->count(); ++chunk)
     stages.push_back((chunks_->owner(chunk) - group_->rank() + group_->size()) % group_->size());
@@ -258,17 +257,28 @@ Status ContextAttentionPlan::make_attention(const op::DevicePointer& device,
     return op::AttentionPlan::Arriving{chunks_->groups, backward, stages.data(), traffic(),
                                        spared_};
   };
-  if (status.ok() && streams_) {
+  if (streams_) {
     status = op::AttentionPlan::make(device, inner, &attention_, rows, arrives(true));
     if (status.code() != PERSEID_UNSUPPORTED) return status;
     streams_ = false;
-    status = {};
   }
-  if (status.ok())
-    status = op::AttentionPlan::make(device, inner, &attention_, rows, arrives(false));
-  // Without chunks kernels of GPUs visit keys in another order.
-  const bool ordered = canonical_ && device->gpu != nullptr;
-  if (status.code() == PERSEID_UNSUPPORTED && inner.async_kv != nullptr && !ordered) {
+  const auto make = [&] {
+    return op::AttentionPlan::make(device, inner, &attention_, rows, arrives(false));
+  };
+  // Where the attention's kernels have no leaves, each leaf has a plan.
+  bool leaves = canonical_ && desc.gradients != 0;
+  if (!leaves || device->gpu != nullptr) {
+    status = make();
+    leaves = leaves && status.code() == PERSEID_UNSUPPORTED;
+  }
+  if (leaves) {
+    perseid_attention_desc all_keys = inner;
+    all_keys.async_kv = nullptr;
+    inner.gradients = inner.accumulate = 0;
+    status = ContextLeaves::make(device, all_keys, rows, &leaves_);
+    if (status.ok()) status = make();
+  }
+  if (status.code() == PERSEID_UNSUPPORTED && inner.async_kv != nullptr) {
     inner.async_kv = nullptr;
     status = op::AttentionPlan::make(device, inner, &attention_, rows);
   }
@@ -344,12 +354,12 @@ Status ContextAttentionPlan::make_transports(const Operation& operation) {
     }
     status = PartialGradients::make(site, shards, most, dtype_,
                                     {accumulate_key_, accumulate_value_}, canonical_, &gradients_);
+    if (status.ok() && leaves_ != nullptr)
+      status = group_->exchange(operation, leaves_->make_buffers(shards.bytes()), "", nullptr);
     if (!status.ok()) return status;
     sums_.resize(leaves_ == nullptr ? 1 : static_cast<size_t>(leaves_->buffers()));
-    memory_.resize((sums_.size() - 1) * shards.bytes());
     for (size_t i = 0; i < sums_.size(); ++i) {
-      std::byte* const data =
-          i == 0 ? gradients_->partial() : memory_.data() + (i - 1) * shards.bytes();
+      std::byte* const data = i == 0 ? gradients_->partial() : leaves_->buffer(i);
       view(data, shards.dtype, false, &sums_[i]);
       const auto of_ranks = [&](uint32_t bit, const DLTensor& sum) {
         return (gradients_wanted_ & bit) != 0 ? &sum : nullptr;
@@ -448,6 +458,7 @@ void ContextAttentionPlan::describe(const perseid_attention_desc& desc) {
            chunks_->groups == 1 ? "" : concatenate(", heads in ", chunks_->groups, " groups"), "; ",
            why_,
            streams_ ? "; backward begins with the own keys, and gradients leave while it runs" : "",
+           leaves_ == nullptr ? "" : concatenate("; ", leaves_->text()),
            group_attention_ == nullptr
                ? ""
                : concatenate("; backward of ", gradient_groups_, " groups of heads, whose ",

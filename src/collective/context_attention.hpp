@@ -6,8 +6,8 @@
 // the pieces of the other ranks are chunks that arrive while it runs.
 //
 // In canonical order all ranks begin with the first keys instead: a row then visits the same blocks
-// of keys in the same order on any number of ranks. Its gradients are in context_leaves.hpp; on
-// GPUs in the attention's own kernels.
+// of keys in the same order on any number of ranks. Its gradients are in context_leaves.hpp, or
+// where they take them in the attention's own kernels.
 //
 // On CPUs, and through memory of hosts, all keys lie before all values, each in the caller's layout
 // without gaps. GPUs that send to each other gather [entry, kv_head, row, key | value]: a chunk of
@@ -153,11 +153,10 @@ class ContextAttentionPlan final : public op::Plan {
   // Of keys and values, where backward has any: one of the two.
   std::unique_ptr<PartialGradients> gradients_;
   std::unique_ptr<StreamedGradients> streamed_;
-  std::unique_ptr<ContextLeaves> leaves_;  // of canonical order on CPUs, where backward has any
+  std::unique_ptr<ContextLeaves> leaves_;  // of canonical order, where backward has any
   KeysAndValues gathered_;
   std::vector<KeysAndValues> sums_;  // this rank's gradients of all keys; of leaves, more buffers
   std::vector<ContextLeaves::Buffer> buffers_;  // the same
-  std::vector<std::byte> memory_;               // of all sums but the first
   std::unique_ptr<OverlapReport> report_;
   // A plan is executed once at a time on a rank.
   mutable uint32_t epoch_ = 0;

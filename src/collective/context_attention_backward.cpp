@@ -70,7 +70,8 @@ Status ContextAttentionPlan::differentiate(const perseid_attention_backward_args
   inner.key = &gathered_.key_dl;
   inner.value = &gathered_.value_dl;
   if (ragged_) {
-    inner.cu_seqlens_q = lengths_->queries_given();
+    if (Status status = lengths_->send(stream); !status.ok()) return status;
+    inner.cu_seqlens_q = leaves_ != nullptr ? lengths_->pieces_given() : lengths_->queries_given();
     inner.cu_seqlens_kv = lengths_->keys_given();
   }
   // The other ranks need this one's part where it wants none itself.
@@ -85,9 +86,7 @@ Status ContextAttentionPlan::differentiate(const perseid_attention_backward_args
         ragged_ ? std::span(lengths_->queries()) : std::span<const int64_t>();
     return leaves_->backward(inner, begins, buffers_, elements, workspace, stream);
   }
-  Status status;
-  if (ragged_) status = lengths_->send(stream);
-  return status.ok() ? attention_of(attention_).backward(inner, workspace, stream) : status;
+  return attention_of(attention_).backward(inner, workspace, stream);
 }
 
 bool ContextAttentionPlan::may_stream() const {

@@ -3,7 +3,9 @@
 #include "collective/context_leaves.hpp"
 
 #include <algorithm>
+#include <cstring>
 
+#include "dispatch/memory.hpp"
 #include "op/attention.hpp"
 
 namespace perseid::internal::collective {
@@ -54,15 +56,10 @@ void add_run(const Sum* from, Sum* to, int64_t count) {
 
 }  // namespace
 
-std::string ContextLeaves::refuse(const perseid_attention_desc& desc, bool on_gpu, bool zigzag,
+std::string ContextLeaves::refuse(const perseid_attention_desc& desc, bool zigzag,
                                   std::span<const int64_t> q_rows) {
   const auto ranks = static_cast<int64_t>(q_rows.size());
   const int64_t pieces = ContextLeaves::pieces(zigzag);
-  if (on_gpu && (desc.gradients & PERSEID_GRAD_BIAS) != 0)
-    return "gradients has PERSEID_GRAD_BIAS, expected none of it in canonical order on GPUs; clear "
-           "canonical, or use CPUs";
-  if (on_gpu && desc.ragged != 0)
-    return "ragged is 1, expected 0 in canonical order on GPUs; pad the sequences, or use CPUs";
   if ((desc.gradients & PERSEID_GRAD_BIAS) != 0 && desc.bias_shape[2] != desc.q_len)
     return concatenate("gradients has PERSEID_GRAD_BIAS and bias_shape[2] is ", desc.bias_shape[2],
                        ", expected q_len, ", desc.q_len, ", in canonical order, as a row of bias ",
@@ -89,10 +86,12 @@ std::string ContextLeaves::refuse(const perseid_attention_desc& desc, bool on_gp
 }
 
 ContextLeaves::ContextLeaves(const op::DevicePointer& device, const perseid_attention_desc& desc)
-    : device_(*device),
+    : device_(device),
       sum_dtype_(static_cast<DType>(desc.dtype) == DType::kF64 ? DType::kF64 : DType::kF32),
       rows_first_(desc.layout == PERSEID_BSHD),
-      rows_(desc.q_len) {}
+      ragged_(desc.ragged != 0),
+      rows_(desc.q_len),
+      columns_(desc.head_dim + (desc.value_dim == 0 ? desc.head_dim : desc.value_dim)) {}
 
 Status ContextLeaves::make(const op::DevicePointer& device, const perseid_attention_desc& desc,
                            const QueryRows& rows, std::unique_ptr<ContextLeaves>* made) {
@@ -100,7 +99,11 @@ Status ContextLeaves::make(const op::DevicePointer& device, const perseid_attent
   const int64_t count = pieces(rows.zigzag), leaves_each = kLeaves / rows.ranks;
   perseid_attention_desc piece = desc;
   piece.q_len = leaves->piece_rows_ = desc.q_len * rows.ranks / count;
-  if (desc.ragged != 0) {
+  if (device->gpu != nullptr) {
+    // Rows of grad_query are then sums over keys in their order.
+    piece.deterministic = 1;
+    piece.q_lens = desc.ragged;
+  } else if (desc.ragged != 0) {
     leaves->packed_ = std::make_unique<PackedPieces>(*device, desc, count / rows.ranks);
     piece.total_q = leaves->packed_->total();
   }
@@ -129,6 +132,29 @@ Status ContextLeaves::make(const op::DevicePointer& device, const perseid_attent
   return status;
 }
 
+Status ContextLeaves::make_buffers(size_t bytes_each) {
+  bytes_each_ = bytes_each;
+  const size_t bytes = static_cast<size_t>(buffers() - 1) * bytes_each;
+  void* memory = nullptr;
+  Status status = dispatch::allocate(*device_, bytes, &memory);
+  if (memory != nullptr)
+    memory_ = {memory, [device = device_](void* data) { dispatch::release(*device, data); }};
+  if (device_->gpu != nullptr) {
+    if (status.ok())
+      status = cuda::RankSum::make({.in = sum_dtype_, .out = sum_dtype_}, device_->gpu, &sum_);
+  } else if (bytes > 0) {
+    std::memset(memory, 0, bytes);
+  }
+  return status;
+}
+
+std::string ContextLeaves::text() const {
+  auto info = sized<perseid_plan_info>();
+  pieces_.front().plan->query(&info);
+  return concatenate("backward in ", pieces_.size(), " pieces of queries, the first by ",
+                     info.implementation);
+}
+
 dispatch::Work ContextLeaves::work() const {
   dispatch::Work work{};
   for (const Piece& piece : pieces_) {
@@ -145,11 +171,11 @@ dispatch::Work ContextLeaves::work() const {
 
 void ContextLeaves::require_rows(op::ArgumentReader& reader,
                                  const perseid_attention_backward_args& args) const {
-  if (packed_ != nullptr) {
+  if (ragged_) {
     reader.require(rows_ <= 1 || !has_rows(args.visible, rows_),
                    "visible has a row for each query, expected one for all of them with gradients "
                    "of ragged batches in canonical order; pad the sequences");
-    packed_->read(reader, args);
+    if (packed_ != nullptr) packed_->read(reader, args);
     return;
   }
   const auto require = [&](const char* name, const DLTensor* tensor, int32_t ndim, int32_t dim) {
@@ -187,15 +213,33 @@ Status ContextLeaves::backward(const perseid_attention_backward_args& args,
     const bool complete = i + 1 == pieces_.size() || pieces_[i + 1].leaf != leaf;
     if (buffers.empty() || !complete) continue;
     for (int64_t pairs = pairs_after_leaf(leaf); pairs > 0; --pairs, --buffer)
-      add(buffers[buffer], buffers[buffer - 1], elements);
+      if (Status status = add(buffers[buffer], buffers[buffer - 1], elements, stream); !status.ok())
+        return status;
   }
   return {};
+}
+
+// On a GPU: the rows of a piece begin somewhere in those of each sequence, and are as many as a
+// number behind the begins says.
+Status ContextLeaves::differentiate_ragged(const Piece& of,
+                                           const perseid_attention_backward_args& args,
+                                           const op::Workspace& workspace, void* stream) const {
+  DLTensor begins = *args.cu_seqlens_q, lengths = begins;
+  int64_t sequences = begins.shape[0] - 1;
+  begins.byte_offset += static_cast<uint64_t>(of.number) * sizeof(int64_t);
+  lengths.byte_offset += pieces_.size() * sizeof(int64_t);
+  lengths.shape = &sequences;
+  perseid_attention_backward_args piece = args;
+  piece.cu_seqlens_q = &begins;
+  piece.q_lens = &lengths;
+  return static_cast<const op::AttentionPlan&>(*of.plan).backward(piece, workspace, stream);
 }
 
 // args: of the piece where ragged, else of all rows of this rank, of which the piece has some.
 Status ContextLeaves::differentiate(const Piece& of, const perseid_attention_backward_args& args,
                                     const op::Workspace& workspace, void* stream) const {
   const auto& plan = static_cast<const op::AttentionPlan&>(*of.plan);
+  if (ragged_ && packed_ == nullptr) return differentiate_ragged(of, args, workspace, stream);
   if (packed_ != nullptr) return plan.backward(args, workspace, stream);
   const auto rows = [&](const DLTensor* tensor, int32_t at) {
     return RowsOf(tensor, at, of.number * piece_rows_, piece_rows_);
@@ -221,9 +265,22 @@ Status ContextLeaves::differentiate(const Piece& of, const perseid_attention_bac
   return plan.backward(piece, workspace, stream);
 }
 
-void ContextLeaves::add(const Buffer& from, const Buffer& to, int64_t elements) const {
+Status ContextLeaves::add(const Buffer& from, const Buffer& to, int64_t elements,
+                          void* stream) const {
+  if (device_->gpu != nullptr) {
+    const auto rows_of = [&](const Buffer& buffer) {
+      return Tensor{.data = buffer.data,
+                    .dtype = sum_dtype_,
+                    .rank = 3,
+                    .shape = {1, elements / columns_, columns_},
+                    .stride = {0, columns_, 1}};
+    };
+    const Tensor parts[] = {rows_of(to), rows_of(from)};
+    return sum_->run({.operation = "context-attention backward", .parts = parts, .out = parts[0]},
+                     stream);
+  }
   const int64_t tasks = (elements + kTaskElements - 1) / kTaskElements;
-  cpu::for_each_task(*device_.executor, tasks, [&](int64_t task, int32_t) {
+  cpu::for_each_task(*device_->executor, tasks, [&](int64_t task, int32_t) {
     const int64_t begin = task * kTaskElements, count = min(kTaskElements, elements - begin);
     if (sum_dtype_ == DType::kF64) {
       add_run(reinterpret_cast<const double*>(from.data) + begin,
@@ -233,6 +290,7 @@ void ContextLeaves::add(const Buffer& from, const Buffer& to, int64_t elements) 
               reinterpret_cast<float*>(to.data) + begin, count);
     }
   });
+  return {};
 }
 
 }  // namespace perseid::internal::collective

@@ -16,6 +16,7 @@ ContextLengths::ContextLengths(op::DevicePointer device, int64_t batch, int64_t 
       zigzag_(zigzag),
       pieces_(ranks * (zigzag ? 2 : 1)),
       q_pieces_(leaves ? ContextLeaves::pieces(zigzag) : pieces_),
+      leaf_pieces_(leaves ? q_pieces_ / ranks : 0),
       queries_(static_cast<size_t>(batch + 1)),
       keys_(queries_.size()) {
   view(queries_.data(), 1, &queries_view_, &queries_dl_);
@@ -31,15 +32,17 @@ void ContextLengths::view(void* data, int64_t stride, Tensor* lengths, DLTensor*
 
 Status ContextLengths::make() {
   if (device_->gpu == nullptr) return {};
-  const int64_t numbers = zigzag_ ? 3 : 1;
-  sent_.resize(static_cast<size_t>((batch_ + 1) * (numbers + 1)));
+  const int64_t numbers = zigzag_ ? 3 : 1, of_leaves = leaf_pieces_ > 0 ? leaf_pieces_ + 1 : 0;
+  sent_.resize(static_cast<size_t>((batch_ + 1) * (numbers + of_leaves + 1)));
   void* memory = nullptr;
   if (Status status = dispatch::allocate(*device_, sent_.size() * sizeof(int64_t), &memory);
       !status.ok())
     return status;
   memory_ = {memory, [device = device_](void* data) { dispatch::release(*device, data); }};
-  view(memory, numbers, &queries_view_, &queries_dl_);
-  view(static_cast<int64_t*>(memory) + (batch_ + 1) * numbers, 1, &keys_view_, &keys_dl_);
+  auto* const sent = static_cast<int64_t*>(memory);
+  view(sent, numbers, &queries_view_, &queries_dl_);
+  view(sent + (batch_ + 1) * numbers, of_leaves, &pieces_view_, &pieces_dl_);
+  view(sent + (batch_ + 1) * (numbers + of_leaves), 1, &keys_view_, &keys_dl_);
   return {};
 }
 
@@ -70,16 +73,25 @@ Status ContextLengths::read(const char* operation, const DLTensor* of_queries, c
   return reader.result();
 }
 
-Status ContextLengths::send(void* stream) {
-  if (device_->gpu == nullptr) return {};
-  sent_.clear();
+// Of each sequence where its pieces begin, and the rows of one.
+void ContextLengths::push_begins(int64_t pieces) {
   for (size_t i = 0; i < queries_.size(); ++i) {
     const int64_t begin = queries_[i];
     const bool last = i + 1 == queries_.size();
-    const int64_t rows = last ? 0 : (queries_[i + 1] - begin) / 2;
-    sent_.push_back(begin);
-    if (zigzag_) sent_.insert(sent_.end(), {begin + rows, rows});
+    const int64_t rows = last ? 0 : (queries_[i + 1] - begin) / pieces;
+    for (int64_t piece = 0; piece < pieces; ++piece) sent_.push_back(begin + piece * rows);
+    sent_.push_back(rows);
   }
+}
+
+Status ContextLengths::send(void* stream) {
+  if (device_->gpu == nullptr) return {};
+  sent_.clear();
+  if (zigzag_)
+    push_begins(2);
+  else
+    sent_.insert(sent_.end(), queries_.begin(), queries_.end());
+  if (leaf_pieces_ > 0) push_begins(leaf_pieces_);
   sent_.insert(sent_.end(), keys_.begin(), keys_.end());
   Tensor from{.data = sent_.data(),
               .dtype = DType::kI64,

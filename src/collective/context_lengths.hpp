@@ -32,21 +32,26 @@ class ContextLengths {
   // The same for the attention. Of queries on a GPU, where the rank has two pieces, three numbers
   // for each sequence (dispatch/attention_list.cpp).
   const DLTensor* queries_given() const { return &queries_dl_; }
+  // Of queries on a GPU, for leaves: for each sequence where the first piece of the rank begins,
+  // the second one and so on, then the rows of one.
+  const DLTensor* pieces_given() const { return &pieces_dl_; }
   const DLTensor* keys_given() const { return &keys_dl_; }
 
  private:
   void read(op::ArgumentReader& reader, const char* name, const DLTensor* given, const Most& most,
             int64_t pieces, std::vector<int64_t>* lengths) const;
   void view(void* data, int64_t stride, Tensor* lengths, DLTensor* given) const;
+  void push_begins(int64_t pieces);
 
   const op::DevicePointer device_;
   const int64_t batch_, ranks_;
   const bool zigzag_;
   const int64_t pieces_, q_pieces_;  // that a sequence is cut into
+  const int64_t leaf_pieces_;        // of this rank; 0 without leaves
   std::vector<int64_t> queries_, keys_, sent_;
   std::shared_ptr<void> memory_;
-  Tensor queries_view_, keys_view_;
-  DLTensor queries_dl_{}, keys_dl_{};
+  Tensor queries_view_, keys_view_, pieces_view_;
+  DLTensor queries_dl_{}, keys_dl_{}, pieces_dl_{};
 };
 
 }  // namespace perseid::internal::collective

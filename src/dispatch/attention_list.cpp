@@ -197,17 +197,14 @@ using GpuReference = GpuAttention<cuda::ReferenceAttention, cuda::ReferenceAtten
 AttentionProblem piece_of(const AttentionProblem& problem, int64_t piece) {
   AttentionProblem one = problem;
   const int64_t rows = problem.q_len;
+  const int64_t ranks = problem.rows.ranks, rank = problem.rows.rank;
   one.q_len = rows / 2;
-  one.rows = {.ranks = problem.rows.ranks,
-              .rank = problem.rows.rank,
-              .begin = problem.rows.position(piece * one.q_len, rows),
-              .total = problem.rows.length(rows)};
+  one.rows = {.ranks = 2 * ranks,
+              .rank = piece == 0 ? rank : 2 * ranks - 1 - rank,
+              .canonical = problem.rows.canonical};
   if (one.bias_shape[2] == rows) one.bias_shape[2] = one.q_len;
   if (problem.ragged) {
-    const int64_t ranks = problem.rows.ranks, rank = problem.rows.rank;
-    one.rows = {.ranks = 2 * ranks,
-                .rank = piece == 0 ? rank : 2 * ranks - 1 - rank,
-                .pieces_before = piece};
+    one.rows.pieces_before = piece;
     one.q_lens = true;
   }
   if (piece == 0) return one;
@@ -304,11 +301,70 @@ bool has_float32_backward(const AttentionProblem& problem) {
   return problem.dtype == DType::kF32 && cuda::refuse_float32_attention_backward(problem).empty();
 }
 
-// Kernels without chunks run after a wait for all chunks. Canonical order needs kernels with
-// chunks.
+// Kernels without chunks run after a wait for all chunks.
 bool follows_chunks(const AttentionProblem& problem, const Device& device) {
   return problem.async() && !problem.rows.canonical && problem.arriving_groups == 1 &&
          !cuda::refuse_attention(problem, device.gpu->facts()).empty();
+}
+
+// ---- Canonical order ----
+//
+// All ranks take the implementation that one rank takes, whose kernels have the same bits for a row
+// wherever it lies. So what decides is the same for any number of ranks; where the rows of a rank
+// are refused nevertheless, nothing takes them.
+
+AttentionProblem whole_of(AttentionProblem problem) {
+  problem.q_len = problem.rows.length(problem.q_len);
+  problem.total_q *= problem.rows.ranks;
+  problem.rows = {.canonical = true};
+  return problem;
+}
+
+// Why cuda:sm90 does not take the queries of all ranks; "" where it does.
+std::string refuse_order_of_sm90(const AttentionProblem& problem, const Device& device) {
+  constexpr int64_t kMostPieces = 16;  // of eight ranks
+  const AttentionProblem whole = whole_of(problem);
+  if (std::string why = cuda::refuse_attention(whole, device.gpu->facts()); !why.empty())
+    return why;
+  if (std::string why = refuse_scale(problem, true); !why.empty()) return why;
+  if (is_mixed(problem)) return kOrderOfRows;
+  if (problem.ragged) return "made for sequences of one length in canonical order";
+  if (problem.dropout > 0 && whole.q_len % (kMostPieces * kDropoutTileRows) != 0)
+    return concatenate("made for a multiple of ", kMostPieces * kDropoutTileRows,
+                       " queries of all ranks in canonical order, with dropout, got ", whole.q_len);
+  return "";
+}
+// Zigzag pieces of other than whole tiles are computed one after the other.
+bool takes_pieces(const AttentionProblem& problem, const Device& device) {
+  return problem.rows.canonical && problem.rows.zigzag && !problem.backward() &&
+         !cuda::refuse_attention(problem, device.gpu->facts()).empty();
+}
+// Why it does not take those of this rank.
+std::string refuse_rows_of_sm90(const AttentionProblem& problem, const Device& device) {
+  if (!takes_pieces(problem, device)) return cuda::refuse_attention(problem, device.gpu->facts());
+  std::string why;
+  for (int64_t piece = 0; piece < 2 && why.empty(); ++piece)
+    why = cuda::refuse_attention(piece_of(problem, piece), device.gpu->facts());
+  return why;
+}
+std::string refuse_sm90_in_order(const AttentionProblem& problem, const Device& device) {
+  std::string why = refuse_order_of_sm90(problem, device);
+  if (why.empty() && !problem.async())
+    why = "made for keys that arrive in chunks in canonical order";
+  if (why.empty()) why = refuse_rows_of_sm90(problem, device);
+  if (why.empty() && problem.backward()) why = cuda::refuse_attention_backward(problem);
+  return why;
+}
+// Of the other implementations. Leaves of gradients are plans of their own
+// (collective/context_leaves.hpp).
+std::string refuse_order(const AttentionProblem& problem, const Device& device) {
+  if (!problem.rows.canonical) return "";
+  if (problem.backward()) return kOrderOfRows;
+  if (!refuse_order_of_sm90(problem, device).empty()) return "";
+  const std::string why = refuse_rows_of_sm90(problem, device);
+  return why.empty() ? ""
+                     : concatenate("in canonical order takes no rows of what one rank has by ",
+                                   "cuda:sm90, which is ", why);
 }
 
 // Refuses groups of heads that arrive one after the other.
@@ -330,7 +386,10 @@ Status make_portable(const AttentionProblem& problem, cuda::Gpu& gpu, Made* made
                              : Kernels::make(problem, gpu, made);
 }
 std::string refuse_portable(const AttentionProblem& problem, const Device& device) {
-  std::string why = problem.rows.canonical ? kOrderOfRows : refuse_scale(problem, false);
+  std::string why = refuse_order(problem, device);
+  if (why.empty()) why = refuse_scale(problem, false);
+  if (why.empty() && problem.rows.canonical)
+    why = cuda::refuse_portable_attention(whole_of(problem), device.gpu->facts());
   if (problem.async() && problem.arriving_groups > 1) why = kHeadsAtOnce;
   if (problem.async_backward) why = kWholeGradients;
   if (problem.rows.zigzag && problem.ragged && problem.grad_bias)
@@ -374,10 +433,13 @@ Status make_sm90(const AttentionProblem& problem, const Device& device, Made* ma
         problem, *device.gpu,
         [&](const AttentionProblem& whole, Made* of) { return make_sm90(whole, device, of); },
         made);
+  if (takes_pieces(problem, device))
+    return ZigzagAttention<Sm90Attention>::make(problem, *device.gpu, made);
   if (size_of(problem.dtype) == 2) {  // planes of f32 are in the workspace
     Status status = is_mixed(problem) ? MixedAttention::make(problem, *device.gpu, made)
                                       : Sm90Attention::make(problem, *device.gpu, made);
-    if (!status.ok() || !problem.rows.all() || !refuse_portable(problem, device).empty())
+    if (!status.ok() || !problem.rows.all() || problem.rows.canonical ||
+        !refuse_portable(problem, device).empty())
       return status;
     return add_twin(problem, *device.gpu, made);
   }
@@ -396,13 +458,13 @@ constexpr Implementation<Attention> kSm90 = {
     .name = "cuda:sm90",
     .refuse =
         [](const AttentionProblem& given, const Device& device) {
+          if (given.rows.canonical) return refuse_sm90_in_order(given, device);
           const bool whole = follows_chunks(given, device);
           if (given.async_backward && (whole || is_mixed(given)))
             return std::string(kWholeGradients);
           const AttentionProblem problem = whole ? without_chunks(given) : given;
           std::string why = cuda::refuse_attention(problem, device.gpu->facts());
           if (why.empty()) why = refuse_scale(problem, true);
-          if (why.empty() && problem.rows.canonical && is_mixed(problem)) why = kOrderOfRows;
           if (!why.empty() || !problem.backward()) return why;
           if (!is_mixed(problem)) return cuda::refuse_attention_backward(problem);
           if (has_float32_backward(problem)) return why;
@@ -428,7 +490,8 @@ constexpr Implementation<Attention> kGpuReference = {
         [](const AttentionProblem& problem, const Device& device) {
           if (problem.async() && problem.arriving_groups > 1) return std::string(kHeadsAtOnce);
           if (problem.async_backward) return std::string(kWholeGradients);
-          return cuda::refuse_reference_attention(problem, device.gpu->facts());
+          if (std::string why = refuse_order(problem, device); !why.empty()) return why;
+          return cuda::refuse_reference_attention(device.gpu->facts());
         },
     .make =
         [](const AttentionProblem& problem, const Device& device, Made* made) {

@@ -104,9 +104,11 @@ std::string refuse_shard(const AttentionProblem& problem, bool any_first_row) {
 }
 
 bool counts_whole_rows(const AttentionProblem& problem) {
-  if (problem.rows.all()) return false;
-  return dropout_threshold(problem.dropout) < 256 ||
-         (problem.rows.pieces_before > 0 && (problem.bias || problem.visible));
+  // In canonical order every rank, and every piece, takes the kernel that one of them takes.
+  const bool canonical = problem.rows.canonical;
+  if (problem.rows.all() && !canonical) return false;
+  const bool pieces = canonical ? problem.ragged : problem.rows.pieces_before > 0;
+  return dropout_threshold(problem.dropout) < 256 || (pieces && (problem.bias || problem.visible));
 }
 
 Tensor with_batch(const Tensor& tensor) {

@@ -16,12 +16,10 @@ Launch launch_of(int64_t rows, const GpuFacts& facts) {
 
 }  // namespace
 
-std::string refuse_reference_attention(const AttentionProblem& problem, const GpuFacts& facts) {
+std::string refuse_reference_attention(const GpuFacts& facts) {
   if (facts.major < 8)
     return concatenate("made for compute capability 8.0 and up, the GPU has ", facts.major, ".",
                        facts.minor);
-  if (problem.rows.canonical && (problem.grad_key || problem.grad_value))
-    return "sums gradients of keys in an order that depends on the number of queries";
   return "";
 }
 

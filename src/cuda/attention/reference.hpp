@@ -14,7 +14,7 @@
 namespace perseid::internal::cuda {
 
 // Why the kernels do not take the problem, as a sentence's end; "" where they do.
-std::string refuse_reference_attention(const AttentionProblem& problem, const GpuFacts& facts);
+std::string refuse_reference_attention(const GpuFacts& facts);
 
 inline constexpr const char* kReferenceHeader = "cuda/device/attention/reference.hpp";
 // Name expressions of the kernels.

@@ -13,13 +13,18 @@ namespace {
 constexpr int64_t kMostDim = 2048;  // fixups have a row of each tensor in registers
 constexpr int64_t kFewRows = 64;    // four warps of 16 rows
 
+// In canonical order a row has the kernel of many, however few a rank has.
+bool has_few_rows(const AttentionProblem& problem) {
+  return problem.q_len <= kFewRows && !problem.rows.canonical;
+}
+
 // Packs several queries of few rows by 2^n heads, at most as many as fill 16 rows. (All heads of a
 // group of a single query are rows of a tensor, see pack_gqa.)
 constexpr int kMostPacked = 4;
 int pack_of(const AttentionProblem& problem) {
   // Bias, mask and dropout differ between the heads of a group.
   if (problem.bias || problem.visible || problem.ragged || problem.max_lengths ||
-      !problem.rows.all() || dropout_threshold(problem.dropout) < 256)
+      !problem.rows.all() || problem.rows.canonical || dropout_threshold(problem.dropout) < 256)
     return 0;
   int pack = 0;
   while (pack < kMostPacked && problem.group() % (int64_t{2} << pack) == 0 &&
@@ -74,7 +79,7 @@ int64_t portable_split_tiles(const AttentionProblem& problem, int keys, int pack
   return max(of_split / keys, ceil_div(tiles, most));
 }
 bool splits_keys(const AttentionProblem& problem, int64_t split_keys) {
-  return problem.q_len <= kFewRows && problem.kv_len > max(split_keys, kSplitKeys);
+  return has_few_rows(problem) && problem.kv_len > max(split_keys, kSplitKeys);
 }
 
 bool packs_gqa(const AttentionProblem& problem) {
@@ -83,7 +88,7 @@ bool packs_gqa(const AttentionProblem& problem) {
       problem.window_left >= 0 ||
       (!problem.bottom_right() && (problem.causal != Causal::kNone || problem.window_right >= 0));
   return problem.q_len == 1 && problem.group() > 1 && problem.group() <= kFewRows && !bounded &&
-         !problem.ragged && !problem.q_lens && problem.rows.all() &&
+         !problem.ragged && !problem.q_lens && problem.rows.all() && !problem.rows.canonical &&
          dropout_threshold(problem.dropout) == 256;
 }
 AttentionProblem pack_gqa(const AttentionProblem& problem) {
@@ -158,7 +163,7 @@ PortableForwardConfig choose_portable_attention(const AttentionProblem& problem)
   // operands of masks, shared memory the tiles, those of bias included.
   const bool planes = config.planes() == 2;
   const bool extras = problem.visible || (problem.bias && (planes || !config.copies_bias()));
-  config.rows = problem.q_len <= kFewRows || config.columns() > 128 || extras ? 16 : 32;
+  config.rows = has_few_rows(problem) || config.columns() > 128 || extras ? 16 : 32;
   if (planes || config.shared_bytes() > kLeastShared) config.keys = 32;
   if (config.shared_bytes() > kLeastShared) config.rows = 16;
   if (problem.bias && !config.copies_bias()) config.keys = 32;
