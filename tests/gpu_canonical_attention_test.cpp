@@ -131,59 +131,63 @@ TEST_F(GpuCanonicalAttention, OfGradientsIsThatOfOneGpu) {
 
 // ---- A plan for each leaf
 
-// Everything that CPUs take, in every type: pieces of rows that fill no tile, bias and its
-// gradient, visible, lengths of keys, dropout, windows, gradients that are added to, and ragged
-// batches.
-class GpuCanonicalLeaves : public GpuCanonicalAttention,
-                           public testing::WithParamInterface<DType> {};
-INSTANTIATE_TEST_SUITE_P(, GpuCanonicalLeaves,
-                         testing::Values(perseid::bf16, perseid::f32, perseid::f64));
+struct LeafCase {
+  std::string name;
+  Problem problem;
+};
 
-TEST_P(GpuCanonicalLeaves, OfPiecesAreThoseOfOneGpu) {
-  Problem keys = square(16 * 9, 64, {.batch = 2, .heads = 4, .kv_heads = 2, .chunks = 2});
-  keys.kv_len = 16 * 21;
-  Problem accumulating = keys;
-  accumulating.accumulate = true;
-  accumulating.dropout = 0.2;
-  accumulating.layout = perseid::bhsd;
-  expect_canonical(all_of(
-      GetParam(),
-      {keys, accumulating, square(8 * 25, 64, {.placement = kContiguous, .mask = {}, .heads = 4}),
-       square(16 * 20, 64, {.mask = perseid::causal_top_left() & perseid::window(70, -1)})}));
-}
-
-TEST_P(GpuCanonicalLeaves, OfScoresAreThoseOfOneGpu) {
-  const Problem biased = square(16 * 11, 64, {.mask = {}, .bias = true, .grad_bias = true});
-  Problem others = square(8 * 9, 40, {.placement = kContiguous, .batch = 3, .kv_lens = true});
-  others.visible = true;
-  expect_canonical(all_of(GetParam(), {biased, others}));
-}
-
-TEST_P(GpuCanonicalLeaves, OfRaggedBatchesAreThoseOfOneGpu) {
+// Everything that CPUs take: pieces of rows that fill no tile, bias and its gradient, visible,
+// lengths of keys, dropout, windows, gradients that are added to, ragged batches, odd dims, those
+// that are cut, and those that cuda:reference takes.
+std::vector<LeafCase> leaf_cases() {
+  const Problem grouped{
+      .batch = 2, .heads = 4, .kv_heads = 2, .q_len = 16 * 9, .kv_len = 16 * 21, .chunks = 2};
+  std::vector<LeafCase> cases;
+  const auto add = [&](const char* name, int64_t dim, Problem problem) {
+    problem.head_dim = problem.value_dim = dim;
+    cases.push_back({name, std::move(problem)});
+  };
+  add("Grouped", 64, grouped);
+  Problem each = grouped;
+  each.accumulate = true;
+  each.dropout = 0.2;
+  each.layout = perseid::bhsd;
+  add("Accumulating", 64, each);
+  add("Unmasked", 64, square(8 * 25, 64, {.placement = kContiguous, .mask = {}, .heads = 4}));
+  add("Windowed", 64,
+      square(16 * 20, 64, {.mask = perseid::causal_top_left() & perseid::window(70, -1)}));
+  add("Biased", 64, square(16 * 11, 64, {.mask = {}, .bias = true, .grad_bias = true}));
+  add("Visible", 40,
+      square(8 * 9, 40, {.placement = kContiguous, .batch = 3, .visible = true, .kv_lens = true}));
   const std::vector<int32_t> lengths = {16 * 7, 0, 16 * 21, 16, 16 * 3};
-  std::vector<Problem> problems;
-  for (const Sharding placement : {kContiguous, Sharding::kZigzag}) {
-    Problem problem = ragged(lengths, {.placement = placement, .heads = 4, .kv_heads = 2});
-    problem.head_dim = problem.value_dim = 64;
-    if (placement == kContiguous) {
-      problem.mask = perseid::causal_bottom_right() & perseid::window(33, -1);
-      problem.accumulate = true;
-      problem.dropout = 0.2;
-    } else {
-      problem.bias = problem.visible = true;
+  add("Ragged", 64,
+      ragged(lengths, {.mask = {}, .heads = 4, .kv_heads = 2, .bias = true, .visible = true}));
+  add("RaggedContiguous", 64,
+      ragged(lengths, {.placement = kContiguous,
+                       .mask = perseid::causal_bottom_right() & perseid::window(33, -1),
+                       .heads = 4,
+                       .kv_heads = 2,
+                       .dropout = 0.2,
+                       .accumulate = true}));
+  add("Odd", 13, square(16 * 3, 13));
+  add("Large", 320, square(16 * 2, 320, {.heads = 1}));
+  std::vector<LeafCase> all;
+  for (const auto& [name, dtype] :
+       {std::pair{"Bf16", perseid::bf16}, {"Float32", perseid::f32}, {"Float64", perseid::f64}})
+    for (LeafCase test : cases) {
+      test.name += name;
+      test.problem.dtype = dtype;
+      all.push_back(test);
     }
-    problems.push_back(problem);
-  }
-  expect_canonical(all_of(GetParam(), problems));
+  all.push_back({"Reference", square(16, 2064, {.dtype = perseid::f32, .heads = 1})});
+  return all;
 }
 
-// Odd dims, those whose heads are cut, and those that cuda:reference takes.
-TEST_P(GpuCanonicalLeaves, OfAnyDimsAreThoseOfOneGpu) {
-  Problem odd = square(16 * 3, 13, {.heads = 2});
-  odd.value_dim = 20;
-  std::vector<Problem> problems = {odd, square(16 * 2, 320, {.heads = 1, .kv_heads = 1})};
-  if (GetParam() == perseid::f32) problems.push_back(square(16, 2064, {.heads = 1, .kv_heads = 1}));
-  expect_canonical(all_of(GetParam(), problems));
-}
+class GpuCanonicalLeaves : public GpuCanonicalAttention,
+                           public testing::WithParamInterface<LeafCase> {};
+INSTANTIATE_TEST_SUITE_P(, GpuCanonicalLeaves, testing::ValuesIn(leaf_cases()),
+                         [](const auto& test) { return test.param.name; });
+
+TEST_P(GpuCanonicalLeaves, AreThoseOfOneGpu) { expect_canonical({GetParam().problem}); }
 
 }  // namespace
