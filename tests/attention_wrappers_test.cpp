@@ -89,6 +89,7 @@ TEST(AttentionChoice, TakesChunksOfKeysOfEveryKind) {
         EXPECT_NE(portable.refuse(problem, *device), "");
         EXPECT_NE(reference.refuse(problem, *device), "");
         problem.grad_query = problem.grad_key = problem.grad_value = false;
+        EXPECT_EQ(portable.refuse(problem, *device), "");
         EXPECT_EQ(reference.refuse(problem, *device), "");
       }
   }

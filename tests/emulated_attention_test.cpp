@@ -34,6 +34,42 @@ TEST(EmulatedAttention, CausalOfDim64) {
   }
 }
 
+// In canonical order a row has the same bits wherever it lies in a tile, and among however few.
+TEST(EmulatedAttention, RowsOfRanksHaveTheBitsOfAllRows) {
+  constexpr int64_t kRows = 160, kKeys = 600;
+  Case all = forward_case(DType::kBF16, 1, 2, 1, kRows, kKeys, 64, 64);
+  all.problem.causal = Causal::kBottomRight;
+  all.problem.rows.canonical = true;
+  Fixture whole(all);
+  run<kCausal64>(whole);
+  whole.compare_forward();
+  for (const KeyRange rows : {KeyRange{0, 48}, {48, 81}, {81, 160}}) {
+    Case part = all;
+    part.bits_alone = true;
+    part.problem.q_len = rows.end - rows.begin;
+    part.problem.rows = {.ranks = 3, .begin = rows.begin, .total = kRows, .canonical = true};
+    part.prepare = [&](AttentionBackward& a) {
+      a.query.data = whole.query.tensor.as<uint16_t>() + rows.begin * whole.query.tensor.stride[2];
+      for (int d = 0; d < 3; ++d) a.query.stride[d] = whole.query.tensor.stride[d];
+      a.key = whole.arguments.key;
+      a.value = whole.arguments.value;
+    };
+    Fixture own(part);
+    run<kCausal64>(own);
+    for (int64_t head = 0; head < 2; ++head)
+      for (int64_t row = 0; row < part.problem.q_len; ++row) {
+        const int64_t of_all = rows.begin + row;
+        ASSERT_EQ(get(own.lse.tensor, at(own.lse.tensor, {0, head, row})),
+                  get(whole.lse.tensor, at(whole.lse.tensor, {0, head, of_all})))
+            << "row " << row << " from " << rows.begin;
+        for (int64_t column = 0; column < 64; ++column)
+          ASSERT_EQ(get(own.out.tensor, at(own.out.tensor, {0, head, row, column})),
+                    get(whole.out.tensor, at(whole.out.tensor, {0, head, of_all, column})))
+              << "row " << row << " from " << rows.begin;
+      }
+  }
+}
+
 constexpr PortableForwardConfig kHalf{
     .dtype = DType::kF16, .key_dim = 64, .value_dim = 64, .rows = 16, .query_in_registers = true};
 

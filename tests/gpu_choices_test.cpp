@@ -13,6 +13,8 @@
 #include "collective/sliced_product.hpp"
 #include "cuda/attention/arguments.hpp"
 #include "cuda/matmul/parts.hpp"
+#include "cuda/portable/attention.hpp"
+#include "cuda/portable/attention_float64.hpp"
 #include "cuda/runtime/kernel_name.hpp"
 #include "cuda/sm90/attention.hpp"
 #include "cuda/sm90/attention_backward.hpp"
@@ -245,6 +247,43 @@ TEST(AttentionKernels, AreThoseOfOneRankInCanonicalOrder) {
               part.rows.ranks = ranks;
               part.rows.rank = rank;
               EXPECT_EQ(chosen(part), chosen(whole)) << "rank " << rank << " of " << ranks;
+            }
+        }
+}
+
+// The same of any GPU, where ranks and pieces of them have few rows, or one.
+TEST(AttentionKernels, OfAnyGpuAreThoseOfOneRankInCanonicalOrder) {
+  const auto chosen = [](const AttentionProblem& problem) {
+    const AttentionProblem packed = cuda::pack_gqa(problem);
+    if (problem.dtype == DType::kF64)
+      return cuda::float64_attention_kernels(cuda::choose_float64_attention(packed));
+    const cuda::PortableForwardConfig config = cuda::choose_portable_attention(packed);
+    EXPECT_EQ(cuda::portable_attention_arguments(packed, config).pack_gqa, 0);
+    return cuda::portable_attention_kernels(config);
+  };
+  for (const DType dtype : {DType::kBF16, DType::kF32, DType::kF64})
+    for (const int64_t dim : {64, 96, 320})
+      for (const int64_t length : {16, 64, 1280})
+        for (int features = 0; features < 32; ++features) {
+          AttentionProblem whole = make_case(dtype, 1, 8, 2, length, 2000, dim, dim).problem;
+          whole.grad_query = whole.grad_key = whole.grad_value = false;
+          whole.causal = features & 1 ? Causal::kBottomRight : Causal::kNone;
+          whole.window_left = features & 2 ? 100 : -1;
+          whole.dropout = features & 4 ? 0.1 : 0;
+          whole.visible = features & 8;
+          whole.ragged = features & 16;
+          whole.total_q = whole.ragged ? length : 0;
+          whole.rows.canonical = true;
+          for (const int64_t pieces : {2, 8, 16})
+            for (int64_t piece = 0; piece < pieces; ++piece) {
+              AttentionProblem part = whole;
+              part.q_len /= pieces;
+              part.rows.ranks = pieces;
+              part.rows.rank = piece;
+              part.rows.pieces_before = piece % 2;
+              part.q_lens = whole.ragged;
+              EXPECT_EQ(chosen(part), chosen(whole))
+                  << "piece " << piece << " of " << pieces << ", length " << length;
             }
         }
 }
