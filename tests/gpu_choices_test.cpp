@@ -288,6 +288,36 @@ TEST(AttentionKernels, OfAnyGpuAreThoseOfOneRankInCanonicalOrder) {
         }
 }
 
+// Each of two pieces has the kernel of many rows, and no fallback has other bits.
+TEST(AttentionKernels, OfPiecesAreThoseOfOneRankInCanonicalOrder) {
+  std::shared_ptr<const dispatch::Device> device;
+  ASSERT_TRUE(dispatch::assume_cuda("sm_90", {}, &device).ok());
+  const auto list = dispatch::attention_implementations();
+  const auto& [sm90, portable] = std::tie(list[0], list[1]);
+  const auto kernels = [&](const auto& implementation, const AttentionProblem& problem) {
+    EXPECT_EQ(implementation.refuse(problem, *device), "");
+    std::unique_ptr<dispatch::Executable<dispatch::Attention>> attention;
+    EXPECT_TRUE(implementation.make(problem, *device, &attention).ok());
+    return attention == nullptr ? "" : attention->kernels();
+  };
+  AttentionProblem problem = make_case(DType::kF32, 1, 2, 2, 32, 2000, 64, 64).problem;
+  problem.grad_query = problem.grad_key = problem.grad_value = false;
+  problem.rows = {.ranks = 8, .rank = 1, .zigzag = true, .canonical = true};
+  EXPECT_EQ(
+      kernels(portable, problem),
+      "two pieces, each by forward: tiles of 128 queries and 48 keys, 4 warps, products of two "
+      "f16 halves");
+  const int64_t begin[] = {0, 2000};
+  problem.chunks_kv = {ChunkDim::kKv, begin, 1};
+  problem.dtype = DType::kBF16;
+  EXPECT_TRUE(kernels(sm90, problem).starts_with("two pieces, each by forward: "));
+  problem.rows = {.canonical = true};
+  const std::string alone = kernels(sm90, problem);
+  EXPECT_EQ(alone.find("cuda:portable"), std::string::npos) << alone;
+  problem.rows = {};
+  EXPECT_NE(kernels(sm90, problem).find("cuda:portable"), std::string::npos);
+}
+
 TEST(AttentionKernels, TakeFloat32) {
   cuda::GpuFacts facts;
   facts.major = 9;
