@@ -44,17 +44,13 @@ struct ContextProblem {
   }
 };
 
-// On a GPU canonical order is drawn for two head dims, and other kernels take large pieces than
-// small ones.
-constexpr int64_t kCanonicalDims[] = {64, 128};
+// On a GPU other kernels take large pieces than small ones.
 constexpr int64_t kTileRows = 128;
+// With dropout all ranks of Hopper GPUs begin at a multiple of so many rows, in canonical order.
+constexpr int64_t kDropoutRows = 16;
 
 void draw_dims(ContextProblem& problem, bool gpu, RandomNumbers& random) {
   AttentionOptions& whole = problem.whole;
-  if (gpu && problem.canonical) {
-    whole.head_dim = whole.value_dim = kCanonicalDims[from(random, 0, 1)];
-    return;
-  }
   const bool vectors = gpu && from(random, 0, 1) == 1;
   const auto dim = [&] { return vectors ? 8 * from(random, 1, 16) : from(random, 1, 40); };
   whole.head_dim = dim();
@@ -82,15 +78,13 @@ void draw_rows(ContextProblem& problem, bool gpu, RandomNumbers& random) {
   // Gradients in canonical order are of eight leaves, as many on each rank.
   const bool leaves = problem.canonical && whole.gradients != 0;
   int64_t piece = leaves ? 8 / problem.ranks * from(random, 1, 5) : from(random, 1, 40);
-  // In canonical order kernels of GPUs take zigzag pieces, and leaves, of whole tiles alone.
-  if (gpu && leaves)
-    piece = kTileRows * 8 / problem.ranks;
-  else if (gpu && (problem.canonical || from(random, 0, 1) == 1))
-    piece = kTileRows * from(random, 1, 2);
+  if (gpu && from(random, 0, 1) == 1)
+    piece = kTileRows * (leaves ? 8 / problem.ranks : from(random, 1, 2));
+  const int64_t unit = gpu && problem.canonical ? kDropoutRows : 1;
   for (int32_t rank = 0; rank < problem.ranks; ++rank)
     problem.shards.push_back(problem.placement == Sharding::kZigzag ? 2 * piece
                              : leaves                               ? piece
-                                                                    : from(random, 0, 80));
+                                      : unit * from(random, 0, 80 / unit));
   for (const int64_t rows : problem.shards) whole.q_len = whole.kv_len += rows;
 }
 
