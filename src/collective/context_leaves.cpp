@@ -117,16 +117,20 @@ Status ContextLeaves::make(const op::DevicePointer& device, const perseid_attent
     leaves->pieces_.push_back({of_rank, leaf, nullptr});
     return op::AttentionPlan::make(device, piece, &leaves->pieces_.back().plan, placed);
   };
+  // Not all kernels of GPUs add to gradients in float32: there each piece is a leaf of its own, of
+  // one more level of the tree.
+  const bool adds = device->gpu == nullptr;
+  const int64_t width = rows.zigzag && !adds ? 2 : 1;
   Status status;
   for (int64_t i = 0; status.ok() && i < leaves_each; ++i) {
     piece.accumulate = desc.accumulate;
     if (rows.zigzag) {
       // The second half of a rank's rows has the mirrored pieces, in their order. With a causal
       // mask they see more keys; so the pieces of the first half are added to them.
-      status = add(count - 1 - rows.rank * leaves_each - i, 2 * leaves_each - 1 - i, i);
-      piece.accumulate |= desc.gradients & (PERSEID_GRAD_KEY | PERSEID_GRAD_VALUE);
+      status = add(count - 1 - rows.rank * leaves_each - i, 2 * leaves_each - 1 - i, width * i);
+      if (adds) piece.accumulate |= desc.gradients & (PERSEID_GRAD_KEY | PERSEID_GRAD_VALUE);
     }
-    if (status.ok()) status = add(rows.rank * leaves_each + i, i, i);
+    if (status.ok()) status = add(rows.rank * leaves_each + i, i, width * i + width - 1);
   }
   if (status.ok()) *made = std::move(leaves);
   return status;

@@ -65,7 +65,7 @@ class ContextLeaves {
  private:
   struct Piece {
     int64_t number;  // of those of this rank, in the order of rows
-    int64_t leaf;    // of this rank; of two pieces the second adds to the first
+    int64_t leaf;    // of this rank; of two pieces with the same the second adds to the first
     InnerPlan plan;
   };
 
