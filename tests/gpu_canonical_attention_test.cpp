@@ -131,63 +131,62 @@ TEST_F(GpuCanonicalAttention, OfGradientsIsThatOfOneGpu) {
 
 // ---- A plan for each leaf
 
-struct LeafCase {
-  std::string name;
-  Problem problem;
-};
-
 // Everything that CPUs take: pieces of rows that fill no tile, bias and its gradient, visible,
-// lengths of keys, dropout, windows, gradients that are added to, ragged batches, odd dims, those
-// that are cut, and those that cuda:reference takes.
-std::vector<LeafCase> leaf_cases() {
-  const Problem grouped{
-      .batch = 2, .heads = 4, .kv_heads = 2, .q_len = 16 * 9, .kv_len = 16 * 21, .chunks = 2};
-  std::vector<LeafCase> cases;
-  const auto add = [&](const char* name, int64_t dim, Problem problem) {
-    problem.head_dim = problem.value_dim = dim;
-    cases.push_back({name, std::move(problem)});
-  };
-  add("Grouped", 64, grouped);
-  Problem each = grouped;
-  each.accumulate = true;
-  each.dropout = 0.2;
-  each.layout = perseid::bhsd;
-  add("Accumulating", 64, each);
-  add("Unmasked", 64, square(8 * 25, 64, {.placement = kContiguous, .mask = {}, .heads = 4}));
-  add("Windowed", 64,
-      square(16 * 20, 64, {.mask = perseid::causal_top_left() & perseid::window(70, -1)}));
-  add("Biased", 64, square(16 * 11, 64, {.mask = {}, .bias = true, .grad_bias = true}));
-  add("Visible", 40,
-      square(8 * 9, 40, {.placement = kContiguous, .batch = 3, .visible = true, .kv_lens = true}));
+// lengths of keys, dropout, windows, gradients that are added to, ragged batches, odd dims, and
+// those that are cut.
+std::vector<Problem> problems_of_leaves() {
+  const Problem grouped{.batch = 2,
+                        .heads = 4,
+                        .kv_heads = 2,
+                        .q_len = 16 * 9,
+                        .kv_len = 16 * 21,
+                        .head_dim = 64,
+                        .value_dim = 64,
+                        .chunks = 2};
+  Problem accumulating = grouped;
+  accumulating.accumulate = true;
+  accumulating.dropout = 0.2;
+  accumulating.layout = perseid::bhsd;
   const std::vector<int32_t> lengths = {16 * 7, 0, 16 * 21, 16, 16 * 3};
-  add("Ragged", 64,
-      ragged(lengths, {.mask = {}, .heads = 4, .kv_heads = 2, .bias = true, .visible = true}));
-  add("RaggedContiguous", 64,
+  return {
+      grouped,
+      accumulating,
+      square(16 * 20, 64, {.mask = perseid::causal_top_left() & perseid::window(70, -1)}),
+      square(8 * 25, 64, {.placement = kContiguous, .mask = {}, .heads = 4}),
+      square(16 * 11, 64, {.mask = {}, .bias = true, .grad_bias = true}),
+      square(8 * 9, 40, {.placement = kContiguous, .batch = 3, .visible = true, .kv_lens = true}),
+      ragged(lengths, {.mask = {},
+                       .heads = 4,
+                       .kv_heads = 2,
+                       .head_dim = 64,
+                       .value_dim = 64,
+                       .bias = true,
+                       .visible = true}),
       ragged(lengths, {.placement = kContiguous,
                        .mask = perseid::causal_bottom_right() & perseid::window(33, -1),
                        .heads = 4,
                        .kv_heads = 2,
+                       .head_dim = 64,
+                       .value_dim = 64,
                        .dropout = 0.2,
-                       .accumulate = true}));
-  add("Odd", 13, square(16 * 3, 13));
-  add("Large", 320, square(16 * 2, 320, {.heads = 1}));
-  std::vector<LeafCase> all;
-  for (const auto& [name, dtype] :
-       {std::pair{"Bf16", perseid::bf16}, {"Float32", perseid::f32}, {"Float64", perseid::f64}})
-    for (LeafCase test : cases) {
-      test.name += name;
-      test.problem.dtype = dtype;
-      all.push_back(test);
-    }
-  all.push_back({"Reference", square(16, 2064, {.dtype = perseid::f32, .heads = 1})});
-  return all;
+                       .accumulate = true}),
+      square(16 * 3, 13),
+      square(16 * 2, 320, {.heads = 1}),
+  };
 }
 
 class GpuCanonicalLeaves : public GpuCanonicalAttention,
-                           public testing::WithParamInterface<LeafCase> {};
-INSTANTIATE_TEST_SUITE_P(, GpuCanonicalLeaves, testing::ValuesIn(leaf_cases()),
-                         [](const auto& test) { return test.param.name; });
+                           public testing::WithParamInterface<DType> {};
+INSTANTIATE_TEST_SUITE_P(, GpuCanonicalLeaves,
+                         testing::Values(perseid::bf16, perseid::f32, perseid::f64));
 
-TEST_P(GpuCanonicalLeaves, AreThoseOfOneGpu) { expect_canonical({GetParam().problem}); }
+TEST_P(GpuCanonicalLeaves, AreThoseOfOneGpu) {
+  expect_canonical(all_of(GetParam(), problems_of_leaves()));
+}
+
+// Heads that cuda:reference alone takes.
+TEST_F(GpuCanonicalAttention, OfTheReferenceIsThatOfOneGpu) {
+  expect_canonical(all_of(perseid::f32, {square(16, 2064, {.heads = 1})}));
+}
 
 }  // namespace
