@@ -117,8 +117,8 @@ Status ContextLeaves::make(const op::DevicePointer& device, const perseid_attent
     leaves->pieces_.push_back({of_rank, leaf, nullptr});
     return op::AttentionPlan::make(device, piece, &leaves->pieces_.back().plan, placed);
   };
-  // Not all kernels of GPUs add to gradients in float32: there each piece is a leaf of its own, of
-  // one more level of the tree.
+  // On GPUs a piece overwrites, since not every kernel adds to gradients in float32: each is a leaf
+  // of its own, of one more level of the tree.
   const bool adds = device->gpu == nullptr;
   const int64_t width = rows.zigzag && !adds ? 2 : 1;
   Status status;

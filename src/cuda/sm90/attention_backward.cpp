@@ -160,8 +160,6 @@ std::string refuse_attention_backward(const AttentionProblem& problem) {
         !why.empty())
       return why;
   }
-  if (problem.f32_key_gradients && (problem.accumulate_key || problem.accumulate_value))
-    return "its gradients of keys in float32 are made to overwrite, not to add";
   if (problem.async_backward &&
       (!problem.f32_key_gradients || problem.grad_bias || has_lengths(problem) ||
        (problem.deterministic && problem.grad_query)))
