@@ -176,6 +176,11 @@ AttentionOptions of_dims(DType dtype, int64_t dim, AttentionOptions options = {}
   return options;
 }
 
+AttentionOptions unmasked(AttentionOptions options) {
+  options.mask = {};
+  return options;
+}
+
 // What decides is the same for any number of ranks.
 TEST(AssumedGpu, CanonicalAttentionHasTheKernelsOfOneRank) {
   const Sharding zigzag = Sharding::kZigzag, contiguous = Sharding::kContiguous;
@@ -185,8 +190,10 @@ TEST(AssumedGpu, CanonicalAttentionHasTheKernelsOfOneRank) {
   for (const CanonicalCase& test : std::vector<CanonicalCase>{
            {"sm_90", sm90, "", 2048, zigzag, of_dims(bf16, 128)},
            {"sm_90", sm90, "", 1024, contiguous, of_dims(f16, 64)},
-           {"sm_90", sm90, sm90, 1024, zigzag, of_dims(bf16, 64)},
-           {"sm_90", sm90, sm90, 16 * 9, zigzag, of_dims(bf16, 64)},
+           {"sm_90", portable, sm90, 1024, zigzag, of_dims(bf16, 64)},
+           {"sm_90", portable, sm90, 16 * 9, zigzag, of_dims(bf16, 64)},
+           {"sm_90", sm90, sm90, 16 * 9, zigzag, unmasked(of_dims(bf16, 64))},
+           {"sm_90", sm90, sm90, 256, zigzag, unmasked(of_dims(bf16, 64, {.dropout = 0.1}))},
            {"sm_90", sm90, sm90, 2048, contiguous, biased},
            {"sm_90", sm90, "", 2048, zigzag, of_dims(bf16, 128, {.dropout = 0.1})},
            {"sm_90", portable, portable, 16 * 9, zigzag, of_dims(bf16, 64, {.dropout = 0.1})},
@@ -226,23 +233,29 @@ TEST(AssumedGpu, CanonicalAttentionHasTheKernelsOfOneRank) {
     }
 }
 
-// Rows that begin within a tile of dropout, where one rank alone has a kernel that cannot.
+// Rows that begin within a tile of queries, or of dropout, where one rank alone has a kernel that
+// cannot.
 TEST(AssumedGpu, CanonicalAttentionIsRefusedWhereRanksWouldChooseOtherwise) {
-  const auto texts = [](const char* capability, DType dtype, int64_t of_first) {
+  const auto texts = [](const char* capability, DType dtype, int64_t of_first,
+                        bool causal = false) {
     return explained(2, [&](const Group& group) {
-      ContextAttentionOptions options{.attention = of_dims(dtype, 64, {.dropout = 0.1}),
-                                      .canonical = true};
-      options.attention.gradients = 0;
-      options.attention.q_len = options.attention.kv_len =
-          group.rank() == 0 ? of_first : 512 - of_first;
-      return ContextAttention(Context::assumed(capability), group, options).explain();
+      AttentionOptions attention = of_dims(dtype, 64, {.dropout = causal ? 0 : 0.1});
+      if (!causal) attention.mask = {};
+      attention.gradients = 0;
+      attention.q_len = attention.kv_len = group.rank() == 0 ? of_first : 1024 - of_first;
+      return ContextAttention(Context::assumed(capability), group,
+                              {.attention = attention, .canonical = true})
+          .explain();
     });
   };
   for (const std::string& text : texts("sm_90", bf16, 500))
     expect_has(text,
                "cuda:portable: in canonical order takes no rows of what one rank has by cuda:sm90, "
-               "which is made for a rank whose rows begin at a multiple of 16, with dropout, got "
-               "500");
+               "which is made for a rank whose rows begin at a multiple of 16, got 500");
+  for (const std::string& text : texts("sm_90", bf16, 496, true))
+    expect_has(text, "which is made for a rank whose rows begin at a multiple of 128, got 496");
+  for (const std::string& text : texts("sm_90", bf16, 640, true))
+    expect_has(text, "one cuda:sm90 ");
   for (const std::string& text : texts("sm_90", bf16, 496)) expect_has(text, "one cuda:sm90 ");
   for (const std::string& text : texts("sm_90", f32, 500)) expect_has(text, "one cuda:portable ");
   for (const std::string& text : texts("sm_80", bf16, 500)) expect_has(text, "one cuda:portable ");

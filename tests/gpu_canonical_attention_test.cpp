@@ -101,17 +101,22 @@ constexpr Sharding kContiguous = Sharding::kContiguous;
 
 // ---- In one kernel a direction, on Hopper
 
+// Under masks of whole tiles of queries; where all rows see the same keys of any pieces. Of other
+// lengths under masks by the kernels of any GPU.
 TEST_F(GpuCanonicalAttention, OfForwardIsThatOfOneGpu) {
-  expect_canonical(all_of(
-      perseid::bf16,
-      {square(2048, 128, {.heads = 4, .kv_heads = 2, .chunks = 2, .backward = false}),
-       square(1024, 64, {.batch = 2, .backward = false}),
-       square(1536, 64, {.dropout = 0.2, .backward = false}),
-       square(
-           4096, 128,
-           {.mask = perseid::causal_bottom_right() & perseid::window(700, -1), .backward = false}),
-       square(1280, 128, {.placement = kContiguous, .mask = {}, .chunks = 3, .backward = false}),
-       square(100, 64, {.placement = kContiguous, .backward = false})}));
+  std::vector<Problem> problems = {
+      square(2048, 128, {.heads = 4, .kv_heads = 2, .chunks = 2}),
+      square(2048, 64, {.batch = 2, .dropout = 0.2}),
+      square(4096, 128, {.mask = perseid::causal_bottom_right() & perseid::window(700, -1)}),
+      square(1024, 64, {.placement = kContiguous, .chunks = 2}),
+      square(1536, 64, {.mask = {}, .dropout = 0.2}),
+      square(16 * 21, 128, {.mask = {}, .chunks = 2}),
+      square(1280, 128, {.placement = kContiguous, .mask = {}, .chunks = 3}),
+      square(1280, 128, {.placement = kContiguous}),
+      square(1024, 64, {}),
+      square(100, 64, {.placement = kContiguous})};
+  for (Problem& problem : problems) problem.backward = false;
+  expect_canonical(all_of(perseid::bf16, problems));
 }
 
 // Of grouped heads, in clusters; tiles of 128 queries; split by products, with gradients that are

@@ -18,6 +18,7 @@
 #include "cuda/sm90/attention.hpp"
 #include "cuda/sm90/attention_backward.hpp"
 #include "cuda/sm90/attention_backward_float32.hpp"
+#include "dispatch/attention_refusals.hpp"
 #include "dispatch/attention_wrappers.hpp"
 
 namespace perseid::internal::dispatch {
@@ -28,20 +29,6 @@ using Made = MadeAttention;
 // Above this many query rows per key head, cpu:tiled, which reads keys once per tile of queries, is
 // faster than cpu:decode.
 constexpr int64_t kDecodeRows = 8;
-
-// float32 scores must hold query * key for any scale, and on GPUs bias / scale down to values that
-// count as -inf.
-std::string refuse_scale(const AttentionProblem& problem, bool divides_bias) {
-  constexpr double kMost = 0x1p64, kLeast = 0x1p-27;
-  const double scale = std::abs(problem.scale);
-  if (problem.dtype == DType::kF64) return {};
-  if (scale > kMost)
-    return concatenate("made for scales up to 2^64, which leave room in float32, got ",
-                       problem.scale);
-  if (divides_bias && problem.bias && scale < kLeast)
-    return concatenate("made for scales from 2^-27 on where there is a bias, got ", problem.scale);
-  return {};
-}
 
 // Forward over keys and values that arrive in chunks, on the CPU.
 class ChunkedCpuAttention final : public Executable<Attention> {
@@ -190,29 +177,6 @@ using PortableAttention = GpuAttention<cuda::PortableAttention, cuda::PortableAt
 using Float64Attention = GpuAttention<cuda::Float64Attention, cuda::PortableAttentionBackward>;
 using GpuReference = GpuAttention<cuda::ReferenceAttention, cuda::ReferenceAttentionBackward>;
 
-// A rank's two zigzag pieces, one after the other, as kernels whose rows follow one another have
-// them: the second adds to what the first has written. Ragged: cu_seqlens_q has three numbers for
-// each sequence and three at the end, side by side: where the first piece begins, where the second
-// does, and the rows of one.
-AttentionProblem piece_of(const AttentionProblem& problem, int64_t piece) {
-  AttentionProblem one = problem;
-  const int64_t rows = problem.q_len;
-  const int64_t ranks = problem.rows.ranks, rank = problem.rows.rank;
-  one.q_len = rows / 2;
-  one.rows = {.ranks = 2 * ranks,
-              .rank = piece == 0 ? rank : 2 * ranks - 1 - rank,
-              .canonical = problem.rows.canonical};
-  if (one.bias_shape[2] == rows) one.bias_shape[2] = one.q_len;
-  if (problem.ragged) {
-    one.rows.pieces_before = piece;
-    one.q_lens = true;
-  }
-  if (piece == 0) return one;
-  one.accumulate_key = one.accumulate_value = true;
-  one.accumulate_bias = problem.accumulate_bias || one.bias_shape[2] == 1;
-  return one;
-}
-
 template <class Each>
 class ZigzagAttention final : public Executable<Attention> {
  public:
@@ -284,19 +248,12 @@ class ZigzagAttention final : public Executable<Attention> {
   Made pieces_[2];
 };
 
-// Refuses canonical order.
-constexpr const char* kOrderOfRows = "sums in an order that depends on the number of queries";
-
 // Kernels that find the row of a query where it lies in its tensor alone.
 std::string refuse_rows(const AttentionProblem& problem) {
   if (problem.rows.canonical) return kOrderOfRows;
   return problem.rows.all() ? std::string() : "made for all rows of every sequence of queries";
 }
 
-// Whose backward has kernels of its own, or is by those of any GPU.
-bool is_mixed(const AttentionProblem& problem) {
-  return problem.dtype == DType::kF32 || cuda::has_large_dims(problem);
-}
 bool has_float32_backward(const AttentionProblem& problem) {
   return problem.dtype == DType::kF32 && cuda::refuse_float32_attention_backward(problem).empty();
 }
@@ -305,66 +262,6 @@ bool has_float32_backward(const AttentionProblem& problem) {
 bool follows_chunks(const AttentionProblem& problem, const Device& device) {
   return problem.async() && !problem.rows.canonical && problem.arriving_groups == 1 &&
          !cuda::refuse_attention(problem, device.gpu->facts()).empty();
-}
-
-// ---- Canonical order ----
-//
-// All ranks take the implementation that one rank takes, whose kernels have the same bits for a row
-// wherever it lies. So what decides is the same for any number of ranks; where the rows of a rank
-// are refused nevertheless, nothing takes them.
-
-AttentionProblem whole_of(AttentionProblem problem) {
-  problem.q_len = problem.rows.length(problem.q_len);
-  problem.total_q *= problem.rows.ranks;
-  problem.rows = {.canonical = true};
-  return problem;
-}
-
-// Why cuda:sm90 does not take the queries of all ranks; "" where it does.
-std::string refuse_order_of_sm90(const AttentionProblem& problem, const Device& device) {
-  constexpr int64_t kMostPieces = 16;  // of eight ranks
-  const AttentionProblem whole = whole_of(problem);
-  if (std::string why = cuda::refuse_attention(whole, device.gpu->facts()); !why.empty())
-    return why;
-  if (std::string why = refuse_scale(problem, true); !why.empty()) return why;
-  if (is_mixed(problem)) return kOrderOfRows;
-  if (problem.ragged) return "made for sequences of one length in canonical order";
-  if (problem.dropout > 0 && whole.q_len % (kMostPieces * kDropoutTileRows) != 0)
-    return concatenate("made for a multiple of ", kMostPieces * kDropoutTileRows,
-                       " queries of all ranks in canonical order, with dropout, got ", whole.q_len);
-  return "";
-}
-// Zigzag pieces of other than whole tiles are computed one after the other.
-bool takes_pieces(const AttentionProblem& problem, const Device& device) {
-  return problem.rows.canonical && problem.rows.zigzag && !problem.backward() &&
-         !cuda::refuse_attention(problem, device.gpu->facts()).empty();
-}
-// Why it does not take those of this rank.
-std::string refuse_rows_of_sm90(const AttentionProblem& problem, const Device& device) {
-  if (!takes_pieces(problem, device)) return cuda::refuse_attention(problem, device.gpu->facts());
-  std::string why;
-  for (int64_t piece = 0; piece < 2 && why.empty(); ++piece)
-    why = cuda::refuse_attention(piece_of(problem, piece), device.gpu->facts());
-  return why;
-}
-std::string refuse_sm90_in_order(const AttentionProblem& problem, const Device& device) {
-  std::string why = refuse_order_of_sm90(problem, device);
-  if (why.empty() && !problem.async())
-    why = "made for keys that arrive in chunks in canonical order";
-  if (why.empty()) why = refuse_rows_of_sm90(problem, device);
-  if (why.empty() && problem.backward()) why = cuda::refuse_attention_backward(problem);
-  return why;
-}
-// Of the other implementations. Leaves of gradients are plans of their own
-// (collective/context_leaves.hpp).
-std::string refuse_order(const AttentionProblem& problem, const Device& device) {
-  if (!problem.rows.canonical) return "";
-  if (problem.backward()) return kOrderOfRows;
-  if (!refuse_order_of_sm90(problem, device).empty()) return "";
-  const std::string why = refuse_rows_of_sm90(problem, device);
-  return why.empty() ? ""
-                     : concatenate("in canonical order takes no rows of what one rank has by ",
-                                   "cuda:sm90, which is ", why);
 }
 
 // Refuses groups of heads that arrive one after the other.
