@@ -15,12 +15,6 @@ namespace {
 
 constexpr int64_t kMostChunks = 1024;
 
-// Of a GPU, in tenths.
-int64_t capability_of(const dispatch::Device& device) {
-  if (device.gpu == nullptr) return 0;
-  return 10 * device.gpu->facts().major + device.gpu->facts().minor;
-}
-
 }  // namespace
 
 Status ContextAttentionPlan::make(op::DevicePointer device, GroupPointer group,

@@ -73,6 +73,12 @@ inline void add_device(const dispatch::Device& device, Terms* terms) {
   terms->equal("the context's device", gpu, {"a CPU", "a GPU"});
 }
 
+// The compute capability of a GPU, in tenths.
+inline int64_t capability_of(const dispatch::Device& device) {
+  if (device.gpu == nullptr) return 0;
+  return 10 * device.gpu->facts().major + device.gpu->facts().minor;
+}
+
 // What descriptors of plans over ranks have in common.
 template <class Descriptor>
 void read_rank_plan(op::DescriptorReader& reader, const Descriptor& desc) {

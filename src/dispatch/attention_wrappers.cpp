@@ -95,25 +95,6 @@ class TwinAttention final : public Executable<Attention> {
 
 }  // namespace
 
-AttentionProblem piece_of(const AttentionProblem& problem, int64_t piece) {
-  AttentionProblem one = problem;
-  const int64_t rows = problem.q_len;
-  const int64_t ranks = problem.rows.ranks, rank = problem.rows.rank;
-  one.q_len = rows / 2;
-  one.rows = {.ranks = 2 * ranks,
-              .rank = piece == 0 ? rank : 2 * ranks - 1 - rank,
-              .canonical = problem.rows.canonical};
-  if (one.bias_shape[2] == rows) one.bias_shape[2] = one.q_len;
-  if (problem.ragged) {
-    one.rows.pieces_before = piece;
-    one.q_lens = true;
-  }
-  if (piece == 0) return one;
-  one.accumulate_key = one.accumulate_value = true;
-  one.accumulate_bias = problem.accumulate_bias || one.bias_shape[2] == 1;
-  return one;
-}
-
 AttentionProblem without_chunks(AttentionProblem problem) {
   problem.chunks_kv = {};
   return problem;
@@ -133,6 +114,25 @@ Status make_after_chunks(
 
 MadeAttention with_twin(MadeAttention first, AttentionTwin twin) {
   return std::make_unique<TwinAttention>(std::move(first), std::move(twin));
+}
+
+AttentionProblem piece_of(const AttentionProblem& problem, int64_t piece) {
+  AttentionProblem one = problem;
+  const int64_t rows = problem.q_len;
+  const int64_t ranks = problem.rows.ranks, rank = problem.rows.rank;
+  one.q_len = rows / 2;
+  one.rows = {.ranks = 2 * ranks,
+              .rank = piece == 0 ? rank : 2 * ranks - 1 - rank,
+              .canonical = problem.rows.canonical};
+  if (one.bias_shape[2] == rows) one.bias_shape[2] = one.q_len;
+  if (problem.ragged) {
+    one.rows.pieces_before = piece;
+    one.q_lens = true;
+  }
+  if (piece == 0) return one;
+  one.accumulate_key = one.accumulate_value = true;
+  one.accumulate_bias = problem.accumulate_bias || one.bias_shape[2] == 1;
+  return one;
 }
 
 }  // namespace perseid::internal::dispatch

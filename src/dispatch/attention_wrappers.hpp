@@ -12,12 +12,6 @@ namespace perseid::internal::dispatch {
 
 using MadeAttention = std::unique_ptr<Executable<Attention>>;
 
-// A rank's two zigzag pieces, one after the other, as kernels whose rows follow one another have
-// them: the second adds to what the first has written. Ragged: cu_seqlens_q has three numbers for
-// each sequence and three at the end, side by side: where the first piece begins, where the second
-// does, and the rows of one.
-AttentionProblem piece_of(const AttentionProblem& problem, int64_t piece);
-
 // Forward by kernels that know nothing of chunks of keys and values, after all of them. The wait
 // needs up to so many bytes of workspace in addition.
 inline constexpr size_t kChunksWorkspace = 32;
@@ -37,5 +31,11 @@ struct AttentionTwin {
   std::function<Status(void* stream, bool* capturing)> is_capturing;
 };
 MadeAttention with_twin(MadeAttention first, AttentionTwin twin);
+
+// A rank's two zigzag pieces, one after the other, as kernels whose rows follow one another have
+// them: the second adds to what the first has written. Ragged: cu_seqlens_q has three numbers for
+// each sequence and three at the end, side by side: where the first piece begins, where the second
+// does, and the rows of one.
+AttentionProblem piece_of(const AttentionProblem& problem, int64_t piece);
 
 }  // namespace perseid::internal::dispatch
