@@ -69,10 +69,10 @@ Status MatmulReducePlan::make(op::DevicePointer device, GroupPointer group,
       .equal("scatter_dim", made->along_n_, {"m", "n"})
       .equal("reduction", desc.reduction, {"sum", "average"})
       .equal("bias", desc.bias)
-      .equal("canonical", desc.canonical)
       .equal("batch", made->batch_)
       .equal("m", made->m_)
       .equal("n", made->n_);
+  add_canonical(*device, desc.canonical, &terms);
   add_float8_terms(desc, &terms);
   if (made->canonical_) {
     terms.equal("k", made->k_);
@@ -166,16 +166,25 @@ Status MatmulReducePlan::make_product(const op::DevicePointer& device,
   const auto sent = static_cast<double>(shards_.outer * shards_.inner *
                                         (shards_.extent() - shards_.size(group_->rank())) *
                                         size_of(shards_.dtype));
-  const FusionForecast forecast =
-      forecast_fusion(*device, *group_, seconds, sent, chunks_->count());
+  FusionForecast forecast = forecast_fusion(*device, *group_, seconds, sent, chunks_->count());
   fused_ = choose_fusion(desc.fusion, forecast, &why_) && chunks_->count() > 0;
   if (fused_) inner.sink_c = &leaving;
   const int64_t leaves = canonical_ ? kLeaves / group_->size() : 0;
   // Where it takes all multiprocessors, chunks leave when it has ended.
-  const int32_t spared = fused_ ? forecast.spared : 0;
+  int32_t spared = fused_ ? forecast.spared : 0;
   waits_alone_ = forecast.spared > 0;
-  Status status = make_matmul(device, inner, &product_, leaves, spared);
+  const auto make = [&] {
+    return make_matmul(device, inner, &product_,
+                       {.leaves = leaves, .shared_depth = canonical_, .spared = spared});
+  };
+  Status status = make();
   inner.sink_c = nullptr;
+  if (device->gpu != nullptr && canonical_ && fused_ && status.code() == PERSEID_UNSUPPORTED) {
+    forecast.staged = "each leaf is a product of its own, and none is complete before the last";
+    fused_ = choose_fusion(desc.fusion, forecast, &why_);
+    spared = 0;
+    status = make();
+  }
   if (&transport_of(*device, *group_) == &kCopyEngines)
     stores_ = choose_stores(forecast, sent, group_->size(), &how_sent_);
   if (status.ok() && fused_)

@@ -28,8 +28,8 @@ uint8_t code_of(DType dtype) {
 }  // namespace
 
 Status make_matmul(op::DevicePointer device, const perseid_matmul_desc& desc, InnerPlan* plan,
-                   int64_t leaves, int32_t spared) {
-  return op::MatmulPlan::make(std::move(device), desc, plan, leaves, spared);
+                   const op::MatmulOfRanks& of_ranks) {
+  return op::MatmulPlan::make(std::move(device), desc, plan, of_ranks);
 }
 
 const op::MatmulPlan& matmul_of(const InnerPlan& plan) {

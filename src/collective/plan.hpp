@@ -13,10 +13,9 @@ namespace perseid::internal::collective {
 using GroupPointer = std::shared_ptr<Group>;
 using InnerPlan = std::unique_ptr<const op::Plan>;
 
-// The product that the ranks compute of; all its fields are checked where it is made. `leaves` and
-// `spared`: of its problem.
+// The product that the ranks compute of; all its fields are checked where it is made.
 Status make_matmul(op::DevicePointer device, const perseid_matmul_desc& desc, InnerPlan* plan,
-                   int64_t leaves = 0, int32_t spared = 0);
+                   const op::MatmulOfRanks& of_ranks = {});
 const op::MatmulPlan& matmul_of(const InnerPlan& plan);
 
 // A tensor as the plans below take it. It points to the shape and strides of `view`.
@@ -71,6 +70,15 @@ class Terms {
 inline void add_device(const dispatch::Device& device, Terms* terms) {
   const bool gpu = device.gpu != nullptr;
   terms->equal("the context's device", gpu, {"a CPU", "a GPU"});
+}
+
+// Ranks of other GPUs would have other kernels, or other sums of the same ones.
+inline void add_canonical(const dispatch::Device& device, uint32_t canonical, Terms* terms) {
+  terms->equal("canonical", canonical);
+  if (canonical == 0 || device.gpu == nullptr) return;
+  const cuda::GpuFacts& facts = device.gpu->facts();
+  terms->equal("the compute capability in canonical order", 100 * facts.major + facts.minor,
+               concatenate(facts.major, ".", facts.minor));
 }
 
 // What descriptors of plans over ranks have in common.
