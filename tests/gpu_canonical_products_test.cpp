@@ -185,8 +185,9 @@ void expect_tree(const Group& group, const LeafProblem& problem) {
                              .implementation = problem.asked,
                              .fusion = kind == 2 ? Fusion::kUnfused : Fusion::kFused,
                              .canonical = true});
-    if (const char* kernels = problem.kernels_on(capability_of(context)); kernels != nullptr)
+    if (const char* kernels = problem.kernels_on(capability_of(context)); kernels != nullptr) {
       EXPECT_NE(plan.explain().find(kernels), std::string::npos) << plan.explain();
+    }
     const int64_t extent = along_n ? problem.n : problem.m;
     const Matrix wanted = all ? with.wanted
                               : part_of(with.wanted, along_n ? -1 : -2, rank * extent / ranks,

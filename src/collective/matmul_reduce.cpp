@@ -21,8 +21,7 @@ constexpr int64_t kTaskElements = 64 << 10;
 constexpr int64_t kChunksSent = 4;
 
 // On a GPU the product also sweeps the columns once for each: two are enough where it takes as long
-// as several transfers. A chunk of fewer than kLeastBytes
-// takes as long for its signals as for its bytes.
+// as several transfers. Signals of a chunk below kLeastBytes take as long as its bytes.
 int64_t chunks_on_gpu(int64_t depth, int32_t ranks, bool float8, int64_t shard_bytes) {
   constexpr int64_t kLeastBytes = 8 << 20;
   constexpr double kRate = 700e12, kFloat8Rate = 1200e12, kTransferRate = 350e9;  // Hopper, NVLink
@@ -170,19 +169,18 @@ Status MatmulReducePlan::make_product(const op::DevicePointer& device,
   fused_ = choose_fusion(desc.fusion, forecast, &why_) && chunks_->count() > 0;
   if (fused_) inner.sink_c = &leaving;
   const int64_t leaves = canonical_ ? kLeaves / group_->size() : 0;
-  // Where it takes all multiprocessors, chunks leave when it has ended.
-  int32_t spared = fused_ ? forecast.spared : 0;
+  int32_t spared = 0;
   waits_alone_ = forecast.spared > 0;
   const auto make = [&] {
-    return make_matmul(device, inner, &product_,
-                       {.leaves = leaves, .shared_depth = canonical_, .spared = spared});
+    // Where it takes all multiprocessors, chunks leave when it has ended.
+    spared = fused_ ? forecast.spared : 0;
+    return make_matmul(device, inner, &product_, {leaves, canonical_, spared});
   };
   Status status = make();
   inner.sink_c = nullptr;
   if (device->gpu != nullptr && canonical_ && fused_ && status.code() == PERSEID_UNSUPPORTED) {
     forecast.staged = "each leaf is a product of its own, and none is complete before the last";
     fused_ = choose_fusion(desc.fusion, forecast, &why_);
-    spared = 0;
     status = make();
   }
   if (&transport_of(*device, *group_) == &kCopyEngines)
