@@ -116,6 +116,14 @@ TEST(AssumedCanonicalOrder, IsRefusedWhereItCannotHold) {
   expect_refused(
       "the compute capability in canonical order is 9.0 on rank 1 and 8.0 on rank 0; pass the same",
       {"sm_80", bf16, 64, 64, 512, "", ""}, "sm_90");
+  for (const std::string& text : explained(2, [&](const Group& group) {
+         const char* asked = group.rank() == 1 ? "cuda:tensor_core" : nullptr;
+         return gather({"sm_90", bf16, 64, 64, 512, "", "", asked}, 2, Context::assumed("sm_90"),
+                       group);
+       }))
+    expect_has(text,
+               "the product is made by cuda:tensor_core, cuda:tensor_core, cuda:tensor_core on "
+               "rank 1 and by cuda:sm90, cuda:sm90, cuda:sm90 on rank 0; ask for the same");
   // More than 2^30 tiles would have no order of their own.
   for (const std::string& text : explained(2, [&](const Group& group) {
          return gather({"sm_90", f32, 64, int64_t{1} << 32, 8, "", ""}, 2,

@@ -106,7 +106,12 @@ Status AllGatherMatmulPlan::make(op::DevicePointer device, GroupPointer group,
   made->chunks_ = std::make_unique<ShardChunks>(shards, ranks.size(), each);
   // Again an exchange, as an implementation may refuse on one rank alone.
   const Status products = made->make_products(device, desc, sliced_rows);
-  if (Status status = ranks.exchange(operation, products, "", nullptr); !status.ok()) return status;
+  std::string kernels;
+  for (const Product& product : made->products_)
+    if (desc.canonical != 0)
+      kernels += (kernels.empty() ? "" : ", ") + implementation_of(product.plan);
+  if (Status status = agree_on_kernels(ranks, operation, products, kernels); !status.ok())
+    return status;
   if (Status status = made->make_transports({ranks, operation, *device}, desc); !status.ok())
     return status;
 

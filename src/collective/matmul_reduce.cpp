@@ -17,20 +17,6 @@ namespace {
 
 // A task reduces about so many elements.
 constexpr int64_t kTaskElements = 64 << 10;
-// Chunks of a shard that is sent. Each costs some microseconds.
-constexpr int64_t kChunksSent = 4;
-
-// On a GPU the product also sweeps the columns once for each: two are enough where it takes as long
-// as several transfers. Signals of a chunk below kLeastBytes take as long as its bytes.
-int64_t chunks_on_gpu(int64_t depth, int32_t ranks, bool float8, int64_t shard_bytes) {
-  constexpr int64_t kLeastBytes = 8 << 20;
-  constexpr double kRate = 700e12, kFloat8Rate = 1200e12, kTransferRate = 350e9;  // Hopper, NVLink
-  // Of an element of c.
-  const double product = 2 * static_cast<double>(depth) / (float8 ? kFloat8Rate : kRate);
-  const double transfer = 4 * (1 - 1.0 / ranks) / kTransferRate;
-  return std::clamp(shard_bytes / kLeastBytes, int64_t{1},
-                    product >= 4 * transfer ? int64_t{2} : kChunksSent);
-}
 
 }  // namespace
 
@@ -106,14 +92,16 @@ Status MatmulReducePlan::make(op::DevicePointer device, GroupPointer group,
   for (int32_t r = 0; r < ranks.size(); ++r) depth = max(depth, terms.of(r, "k"));
   int64_t each = ranks.shares_memory() ? 1 : kChunksSent;
   if (device->gpu != nullptr)
-    each = chunks_on_gpu(depth, ranks.size(), is_float8(made->dtype_),
-                         static_cast<int64_t>(made->shards_.bytes()) / ranks.size());
+    each = chunks_sent_by_gpu(depth, ranks.size(), is_float8(made->dtype_),
+                              static_cast<int64_t>(made->shards_.bytes()) / ranks.size());
   made->chunks_ = std::make_unique<ShardChunks>(made->shards_, ranks.size(),
                                                 made->m_ > 0 && made->n_ > 0 ? each : 0);
   made->parts_.resize(static_cast<size_t>(ranks.size()));
   made->sent_.reserve(static_cast<size_t>(each));
   const Status product = made->make_product(device, desc);
-  if (Status status = ranks.exchange(operation, product, "", nullptr); !status.ok()) return status;
+  const std::string kernels = made->canonical_ ? implementation_of(made->product_) : "";
+  if (Status status = agree_on_kernels(ranks, operation, product, kernels); !status.ok())
+    return status;
   if (Status status = made->make_transports(operation); !status.ok()) return status;
   if (desc.report != 0 && !is_assumed(*device))
     made->report_ = std::make_unique<OverlapReport>(operation.name, ranks, *made->chunks_, *device);

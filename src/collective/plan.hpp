@@ -17,6 +17,13 @@ using InnerPlan = std::unique_ptr<const op::Plan>;
 Status make_matmul(op::DevicePointer device, const perseid_matmul_desc& desc, InnerPlan* plan,
                    const op::MatmulOfRanks& of_ranks = {});
 const op::MatmulPlan& matmul_of(const InnerPlan& plan);
+// Its name; "" where there is no plan.
+std::string implementation_of(const InnerPlan& plan);
+
+// Exchanges whether each rank has made its products. In canonical order they are by the same
+// kernels: `kernels` of this rank; "" in any other order.
+Status agree_on_kernels(Group& group, const Operation& operation, const Status& mine,
+                        const std::string& kernels);
 
 // A tensor as the plans below take it. It points to the shape and strides of `view`.
 DLTensor as_dl(Tensor* view, DLDevice device);
