@@ -51,12 +51,12 @@ TEST(AssumedCanonicalOrder, HasTheSameKernelsForAnyNumberOfRanks) {
     const char *of_16_bits = hopper ? sm90 : tensor_core, *of_f32 = of_16_bits;
     products.insert(
         products.end(),
-        {{capability, f32, 512, 512, 1024, of_f32, tensor_core},
-         {capability, f32, 512, 510, 1048, tensor_core, tensor_core},
+        {{capability, f32, 512, 512, 1024, of_f32, of_f32},
+         {capability, f32, 512, 510, 1048, tensor_core, of_f32},
          // A leaf is below the size from which multiply-add is slower; all of the depth is not.
-         {capability, f32, 512, 512, 1016, fma, tensor_core},
-         {capability, f32, 512, 64, 1 << 16, fma, tensor_core},
-         {capability, f32, 16, 16, 8, fma, tensor_core},
+         {capability, f32, 512, 512, 1016, fma, of_f32},
+         {capability, f32, 512, 64, 1 << 16, fma, of_f32},
+         {capability, f32, 16, 16, 8, fma, of_f32},
          {capability, f32, 512, 512, 4096, fma, fma, fma},
          {capability, f64, 100, 24, 72, tensor_core, tensor_core},
          {capability, f64, 512, 512, 4096, tensor_core, tensor_core},
@@ -108,7 +108,7 @@ TEST(AssumedCanonicalOrder, IsRefusedWhereItCannotHold) {
   };
   expect_refused("made for leaves whose depth is a multiple of 64, got k 260 in 4",
                  {"sm_90", bf16, 64, 64, 520, "", "", "cuda:sm90"});
-  expect_refused("with n that is a multiple of 4, got 510",
+  expect_refused("with n that is a multiple of 4 where sums are over ranks, got 510",
                  {"sm_90", f32, 512, 510, 2048, "", "", "cuda:sm90"});
   expect_refused("of 8-bit types does not sum in leaves", {"sm_90", f8e4m3, 64, 64, 512, "", ""});
   expect_refused("made for f16, bf16, f32 and f64, got f8e4m3",

@@ -91,17 +91,18 @@ struct LeafProblem {
 
 // The first two are those of cuda:sm90 on Hopper: tiles of either number of consumers, with rows
 // that overhang. In a product of each leaf: f32 on either side of the size from which it is split;
-// depths that whole steps do not divide, nor vectors; what halves of f16 cannot carry.
+// depths that whole steps do not divide, nor vectors; what halves of f16 cannot carry. Ranks may
+// share a GPU: the sums over them have fewer blocks than it holds at once.
 std::vector<LeafProblem> leaf_problems() {
   using namespace perseid;
   return {
       {.dtype = bf16, .out_dtype = bf16, .m = 520, .n = 264, .leaf = 64, .bias = true},
       {.dtype = f16, .m = 100, .n = 72, .leaf = 192},
       {.m = 96, .n = 81, .leaf = 40, .bias = true, .kernels = kFma},
-      {.batch = 2, .m = 600, .n = 520, .leaf = 136, .kernels = kTensorCore},
-      {.m = 520, .n = 516, .leaf = 129, .bias = true, .kernels = kTensorCore, .wild = true},
-      {.m = 600, .n = 518, .leaf = 136, .kernels = kTensorCore, .wild = true},
-      {.m = 600, .n = 520, .leaf = 136, .kernels = kFma, .asked = kFma},
+      {.m = 300, .n = 904, .leaf = 136, .kernels = kTensorCore},
+      {.m = 260, .n = 1028, .leaf = 129, .bias = true, .kernels = kTensorCore, .wild = true},
+      {.m = 300, .n = 902, .leaf = 136, .kernels = kTensorCore, .wild = true},
+      {.batch = 2, .m = 90, .n = 70, .leaf = 33, .kernels = kFma, .asked = kFma},
       {.dtype = f64,
        .out_dtype = f64,
        .batch = 3,

@@ -89,6 +89,60 @@ class LeafProducts final : public Executable<Matmul> {
   std::unique_ptr<cuda::RankSum> sum_;
 };
 
+class StoredByTma final : public Executable<Matmul> {
+ public:
+  explicit StoredByTma(const MatmulProblem& problem) : problem_(problem) {}
+
+  Status make(const Device& device, MakeMatmul make_product) {
+    MatmulProblem padded = problem_;
+    padded.padded_rows = true;
+    Status status = make_product(padded, device, &product_);
+    if (status.ok())
+      status = cuda::RankSum::make({.in = problem_.out_dtype, .out = problem_.out_dtype},
+                                   device.gpu, &copy_);
+    return status;
+  }
+
+  size_t workspace(Direction) const override {
+    return result_at() +
+           static_cast<size_t>(problem_.batch * problem_.m * row() * size_of(problem_.out_dtype));
+  }
+  Status forward(const MatmulArguments& arguments, std::byte* workspace,
+                 void* stream) const override {
+    if (is_storable(arguments.c)) return product_->forward(arguments, workspace, stream);
+    MatmulArguments aside = arguments;
+    aside.c.data = workspace + result_at();
+    aside.c.stride[0] = problem_.m * row();
+    aside.c.stride[1] = row();
+    aside.c.stride[2] = 1;
+    aside.c0 = aside.c;
+    Status status = product_->forward(aside, workspace, stream);
+    if (!status.ok()) return status;
+    return copy_->run({.operation = "matmul", .parts = std::span(&aside.c, 1), .out = arguments.c},
+                      stream);
+  }
+  Status backward(const NoArguments&, std::byte*, void*) const override { return {}; }
+  std::string kernels() const override { return product_->kernels(); }
+
+ private:
+  static constexpr int64_t kWord = 16;  // bytes
+
+  int64_t vector() const { return kWord / size_of(problem_.out_dtype); }
+  int64_t row() const { return round_up(problem_.n, vector()); }
+  bool is_storable(const Tensor& c) const {
+    return reinterpret_cast<uintptr_t>(c.data) % kWord == 0 && c.shape[2] % vector() == 0 &&
+           c.stride[2] == 1 && c.stride[1] % vector() == 0 && c.stride[0] % vector() == 0;
+  }
+  size_t result_at() const {
+    return static_cast<size_t>(
+        round_up(static_cast<int64_t>(product_->workspace(Direction::kForward)), kAlignment));
+  }
+
+  MatmulProblem problem_;
+  MadeMatmul product_;
+  std::unique_ptr<cuda::RankSum> copy_;
+};
+
 }  // namespace
 
 MatmulProblem leaf_of(MatmulProblem problem) {
@@ -104,6 +158,14 @@ std::string refuse_leaf_products(const MatmulProblem& problem) {
   if (!plain || problem.out_dtype != sums_of(problem))
     return "sums leaves without bias, beta and activation, in float32 (f64 in float64)";
   return "";
+}
+
+Status make_stored_by_tma(const MatmulProblem& problem, const Device& device, MakeMatmul make,
+                          MadeMatmul* made) {
+  auto product = std::make_unique<StoredByTma>(problem);
+  Status status = product->make(device, make);
+  if (status.ok()) *made = std::move(product);
+  return status;
 }
 
 Status make_leaf_products(const MatmulProblem& problem, const Device& device, MakeMatmul make_leaf,

@@ -20,4 +20,9 @@ std::string refuse_leaf_products(const MatmulProblem& problem);
 Status make_leaf_products(const MatmulProblem& problem, const Device& device, MakeMatmul make_leaf,
                           MadeMatmul* made);
 
+// A product in canonical order by kernels whose results TMA stores: any other one is made in the
+// workspace and copied. beta is 0.
+Status make_stored_by_tma(const MatmulProblem& problem, const Device& device, MakeMatmul make,
+                          MadeMatmul* made);
+
 }  // namespace perseid::internal::dispatch

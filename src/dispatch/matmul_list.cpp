@@ -196,6 +196,12 @@ std::string refuse_leaves(const MatmulProblem& problem) {
   return problem.leaves > 0 ? "does not sum in leaves" : "";
 }
 
+// In canonical order ranks that have all of the depth may have different n: products of f32 are
+// split whatever their size.
+bool splits_any_size(const MatmulProblem& problem) {
+  return problem.leaves > 0 && !problem.shared_depth;
+}
+
 // The problem's leaves by a kernel that sums in one order.
 template <MakeMatmul kMake>
 Status make_leaves(const MatmulProblem& problem, const Device& device, Made* made) {
@@ -219,14 +225,17 @@ constexpr Implementation<Matmul> kSm90 = {
           std::string reason = cuda::refuse_split_matmul(leaf);
           if (reason.empty()) reason = cuda::refuse_sm90_f32_leaves(problem);
           if (reason.empty()) reason = refuse_leaf_products(problem);
-          return reason.empty() ? cuda::avoid_split_matmul(leaf) : reason;
+          if (!reason.empty() || splits_any_size(problem)) return reason;
+          return cuda::avoid_split_matmul(leaf);
         },
     .make =
         [](const MatmulProblem& problem, const Device& device, Made* made) {
           if (is_float8(problem.dtype))
             return MatmulInWorkspace<cuda::Sm90F8Matmul>::make(problem, device, made);
           if (problem.dtype != DType::kF32) return make_sm90(problem, device, made);
-          return make_leaves<MatmulInWorkspace<cuda::Sm90F32Matmul>::make>(problem, device, made);
+          constexpr MakeMatmul kMake = MatmulInWorkspace<cuda::Sm90F32Matmul>::make;
+          if (splits_any_size(problem)) return make_stored_by_tma(problem, device, kMake, made);
+          return make_leaves<kMake>(problem, device, made);
         },
     .configurations = sm90_configurations,
     .make_with = make_sm90_with};
@@ -247,10 +256,7 @@ constexpr Implementation<Matmul> kTensorCore = {
           if (!f32 && problem.spared > 0 && problem.arrives())
             return concatenate("waits for chunks with all multiprocessors, of which ",
                                problem.spared, " are to be left");
-          // In canonical order ranks that have all of the depth may have different n: they split
-          // products of any size.
-          const bool may_avoid = f32 && (problem.leaves == 0 || problem.shared_depth);
-          return may_avoid ? cuda::avoid_split_matmul(leaf) : "";
+          return f32 && !splits_any_size(problem) ? cuda::avoid_split_matmul(leaf) : "";
         },
     .make =
         [](const MatmulProblem& problem, const Device& device, Made* made) {

@@ -70,12 +70,9 @@ MatmulLaunch lines_of(MatmulLaunch launch, bool rows, const ProductPart& part) {
 }  // namespace
 
 std::string refuse_sm90_f32_leaves(const MatmulProblem& problem) {
-  if (problem.leaves == 0) return "";
-  if (!problem.shared_depth)
-    return "made for f32 in canonical order where sums are over ranks, for TMA can store these";
-  if (constexpr int64_t kVector = 4; problem.n % kVector != 0)
+  if (constexpr int64_t kVector = 4; problem.shared_depth && problem.n % kVector != 0)
     return concatenate("made for f32 in canonical order with n that is a multiple of ", kVector,
-                       ", got ", problem.n);
+                       " where sums are over ranks, got ", problem.n);
   return "";
 }
 
@@ -237,7 +234,7 @@ Status Sm90F32Matmul::multiply(const MatmulProblem& problem, MatmulLaunch given,
   box_result(problem, given, &tensors);
   if (!has_whole_rows(problem, given) || !tensors.are_mappable()) {
     if (problem.leaves > 0)
-      return Status::error(PERSEID_INTERNAL, "matmul: TMA does not store these sums of leaves");
+      return Status::error(PERSEID_INTERNAL, "matmul: TMA does not store this result");
     return fixup_->run(problem, given, stream);
   }
 
