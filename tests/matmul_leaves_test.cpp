@@ -84,6 +84,7 @@ TEST(LeafProducts, AreAddedInPairs) {
 // What each product got.
 struct Call {
   double beta;
+  bool padded_rows;
   MatmulArguments arguments;
 };
 std::vector<Call>& calls() {
@@ -100,7 +101,7 @@ class Recorder final : public Executable<Matmul> {
   }
   size_t workspace(Direction) const override { return 100; }
   Status forward(const MatmulArguments& arguments, std::byte*, void*) const override {
-    calls().push_back({problem_.beta, arguments});
+    calls().push_back({problem_.beta, problem_.padded_rows, arguments});
     return {};
   }
   Status backward(const NoArguments&, std::byte*, void*) const override { return {}; }
@@ -132,8 +133,9 @@ TEST(LeafProducts, TakeEachLeafOnceAndTheSumsOfTheFirstOfItsPair) {
     const std::byte* first_sums = nullptr;
     for (int64_t leaf = 0; leaf < leaves; ++leaf) {
       SCOPED_TRACE(testing::Message() << "leaf " << leaf << " of " << leaves);
-      const auto& [beta, of_leaf] = calls()[static_cast<size_t>(leaf)];
+      const auto& [beta, padded_rows, of_leaf] = calls()[static_cast<size_t>(leaf)];
       EXPECT_EQ(beta, leaf % 2);
+      EXPECT_FALSE(padded_rows);
       EXPECT_EQ(of_leaf.a.data, a.data() + leaf * kLeaf);
       EXPECT_EQ(of_leaf.b.data, b.data() + leaf * kLeaf * kN);
       EXPECT_EQ(of_leaf.a.shape[2], kLeaf);
@@ -147,6 +149,49 @@ TEST(LeafProducts, TakeEachLeafOnceAndTheSumsOfTheFirstOfItsPair) {
         EXPECT_EQ(of_leaf.c.as<std::byte>(), first_sums + (leaf / 2 - 1) * 256);
       }
     }
+  }
+}
+
+// TMA stores whole words of 16 bytes: other results have room for them in the workspace.
+TEST(ResultsStoredByTma, AreMadeInTheWorkspaceWhereItCannot) {
+  std::shared_ptr<const Device> device;
+  ASSERT_TRUE(assume_cuda("sm_90", {}, &device).ok());
+  constexpr int64_t kM = 3, kK = 2;
+  alignas(16) static float memory[256];
+  struct Result {
+    int64_t n, row, column, offset;
+    bool storable;
+  };
+  for (const Result& result : {Result{8, 8, 1, 0, true},
+                               {8, 12, 1, 4, true},
+                               {6, 6, 1, 0, false},
+                               {6, 8, 1, 0, false},
+                               {8, 10, 1, 0, false},
+                               {8, 8, 1, 2, false},
+                               {8, 1, 3, 0, false},
+                               {8, 16, 2, 0, false}}) {
+    SCOPED_TRACE(testing::Message() << "n " << result.n << ", row " << result.row << ", column "
+                                    << result.column << ", offset " << result.offset);
+    const MatmulProblem problem{.m = kM, .n = result.n, .k = kK, .leaves = 1};
+    MadeMatmul product;
+    ASSERT_TRUE(make_stored_by_tma(problem, *device, Recorder::make, &product).ok());
+    EXPECT_EQ(product->workspace(Direction::kForward), size_t{256 + kM * 8 * sizeof(float)});
+    const Numbers a(kM * kK), b(static_cast<size_t>(kK * result.n));
+    Tensor c{.data = memory + result.offset,
+             .dtype = DType::kF32,
+             .rank = 3,
+             .shape = {1, kM, result.n},
+             .stride = {kM * 16, result.row, result.column}};
+    calls().clear();
+    const Status status =
+        run(*product, arguments_of(view(a, 1, kM, kK), view(b, 1, kK, result.n), c));
+    EXPECT_EQ(status.ok(), result.storable);  // this GPU cannot copy
+    ASSERT_EQ(calls().size(), 1U);
+    EXPECT_TRUE(calls()[0].padded_rows);
+    const Tensor& made = calls()[0].arguments.c;
+    EXPECT_EQ(made.data == c.data, result.storable);
+    EXPECT_EQ(made.stride[1], result.storable ? result.row : 8);
+    EXPECT_EQ(made.shape[2], result.n);
   }
 }
 
