@@ -4,7 +4,7 @@
 // float64. Those of sums over ranks are of the tree by its definition: eight plain products, added
 // in pairs of neighbours.
 #include "canonical_tree.hpp"
-#include "gpu_canonical_tools.hpp"
+#include "gpu_collective_tools.hpp"
 
 namespace {
 
@@ -18,7 +18,7 @@ using perseid::MatmulReduce;
 constexpr auto kLeafDeadline = 10s;
 constexpr const char *kFma = "cuda:fma", *kTensorCore = "cuda:tensor_core";
 
-class GpuCanonicalProducts : public GpuCanonicalOrder {};
+class GpuCanonicalProducts : public GpuRanksTest {};
 
 std::string capability_of(const Context& context) {
   const std::string facts(context.facts()), field = "\"capability\": \"";

@@ -1,7 +1,6 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
 // Attention in canonical order on GPUs: one GPU and several have the same bits.
-#include "gpu_canonical_tools.hpp"
 #include "gpu_context_attention_tools.hpp"
 
 namespace {
@@ -9,6 +8,8 @@ namespace {
 using namespace collective_tools;
 
 constexpr auto kAttentionDeadline = 30s;
+
+class GpuCanonicalOrder : public GpuRanksTest {};
 
 using context_attention_tools::ContextAttention;
 using context_attention_tools::Tensors;

@@ -36,6 +36,12 @@ inline int32_t count_gpus() {
   return kCount;
 }
 
+// As many ranks as share a GPU, or have one each.
+inline std::vector<int32_t> rank_counts(std::vector<int32_t> counts) {
+  std::erase_if(counts, [](int32_t ranks) { return count_gpus() > 1 && ranks > count_gpus(); });
+  return counts;
+}
+
 inline Context context_of(int32_t rank) { return Context::cuda(rank % count_gpus()); }
 
 // Runs body(group) for every rank: on threads that have a GPU each, or in processes that share the
