@@ -169,7 +169,8 @@ TEST(ResultsStoredByTma, AreMadeInTheWorkspaceWhereItCannot) {
                                {8, 10, 1, 0, false},
                                {8, 8, 1, 2, false},
                                {8, 1, 3, 0, false},
-                               {8, 16, 2, 0, false}}) {
+                               {8, 16, 2, 0, false},
+                               {8, -8, 1, 16, false}}) {
     SCOPED_TRACE(testing::Message() << "n " << result.n << ", row " << result.row << ", column "
                                     << result.column << ", offset " << result.offset);
     const MatmulProblem problem{.m = kM, .n = result.n, .k = kK, .leaves = 1};

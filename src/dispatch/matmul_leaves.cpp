@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "cuda/rank_sum.hpp"
+#include "cuda/sm90/matmul_launch.hpp"
 #include "math/leaf_tree.hpp"
 
 namespace perseid::internal::dispatch {
@@ -130,8 +131,9 @@ class StoredByTma final : public Executable<Matmul> {
   int64_t vector() const { return kWord / size_of(problem_.out_dtype); }
   int64_t row() const { return round_up(problem_.n, vector()); }
   bool is_storable(const Tensor& c) const {
-    return reinterpret_cast<uintptr_t>(c.data) % kWord == 0 && c.shape[2] % vector() == 0 &&
-           c.stride[2] == 1 && c.stride[1] % vector() == 0 && c.stride[0] % vector() == 0;
+    const cuda::BoxedTensor rows = cuda::boxed_rows(c.data, c.dtype, c.shape[2], c.shape[1],
+                                                    c.shape[0], c.stride[1], c.stride[0], 1);
+    return c.shape[2] % vector() == 0 && c.stride[2] == 1 && cuda::is_mappable(rows);
   }
   size_t result_at() const {
     return static_cast<size_t>(
