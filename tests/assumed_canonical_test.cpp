@@ -113,9 +113,8 @@ TEST(AssumedCanonicalOrder, IsRefusedWhereItCannotHold) {
   expect_refused("of 8-bit types does not sum in leaves", {"sm_90", f8e4m3, 64, 64, 512, "", ""});
   expect_refused("made for f16, bf16, f32 and f64, got f8e4m3",
                  {"sm_80", f8e4m3, 64, 64, 512, "", ""});
-  expect_refused(
-      "the compute capability in canonical order is 9.0 on rank 1 and 8.0 on rank 0; pass the same",
-      {"sm_80", bf16, 64, 64, 512, "", ""}, "sm_90");
+  expect_refused("compute capability is 9.0 on rank 1 and 8.0 on rank 0; pass the same",
+                 {"sm_80", bf16, 64, 64, 512, "", ""}, "sm_90");
   for (const std::string& text : explained(2, [&](const Group& group) {
          const char* asked = group.rank() == 1 ? "cuda:tensor_core" : nullptr;
          return gather({"sm_90", bf16, 64, 64, 512, "", "", asked}, 2, Context::assumed("sm_90"),

@@ -84,7 +84,7 @@ inline void add_canonical(const dispatch::Device& device, uint32_t canonical, Te
   terms->equal("canonical", canonical);
   if (canonical == 0 || device.gpu == nullptr) return;
   const cuda::GpuFacts& facts = device.gpu->facts();
-  terms->equal("the compute capability in canonical order", 100 * facts.major + facts.minor,
+  terms->equal("compute capability", 100 * facts.major + facts.minor,
                concatenate(facts.major, ".", facts.minor));
 }
 
