@@ -67,13 +67,14 @@ RanksProblem draw(const char* op, DType dtype, int32_t ranks, bool gpu, bool can
   problem.m = size();
   problem.n = size();
   problem.k = size();
-  // In canonical order a depth that is spread over ranks is eight leaves, as many on each. Those of
-  // GPUs are whole steps of the kernel, of tensors that TMA takes.
+  // In canonical order a depth that is spread over ranks is eight leaves, as many on each. On a GPU
+  // half of them are whole steps of cuda:sm90, which then takes tensors that TMA takes.
   int64_t even = canonical && !problem.gathers() ? 8 / ranks * size() : 0;
   if (canonical && gpu) {
+    const int64_t step = from(random, 0, 1) == 1 ? 64 : 1;
     problem.n = 8 * from(random, 1, kTimesOnGpu * kLargest / 8);
-    problem.k = 64 * from(random, 1, kTimesOnGpu * kLargest / 64);
-    if (even > 0) even = 8 / ranks * 64 * from(random, 1, 3);
+    problem.k = step * from(random, 1, kTimesOnGpu * kLargest / step);
+    if (even > 0) even = 8 / ranks * step * from(random, 1, 192 / step);
   }
   for (int32_t rank = 0; rank < ranks; ++rank)
     problem.shards.push_back(even > 0                                      ? even
@@ -450,8 +451,8 @@ int check_collective(const Common& common, std::optional<int64_t> ranks, uint64_
     results.push_back({{"op", op}, {"dtype", type}, {"ranks", of}, {"passed", passed}});
     if (!passed) results.back()["complaint"] = complaint;
   };
-  std::vector<DType> product_types = {f32, bf16, f16, f64, f8e4m3, f8e5m2};
-  if (canonical && gpu) product_types = {bf16, f16};
+  std::vector<DType> product_types = types;
+  if (!canonical || !gpu) product_types.insert(product_types.end(), {f8e4m3, f8e5m2});
   const int64_t total =
       std::ssize(sizes) * (3 * std::ssize(product_types) + std::ssize(types)) * kProblems;
   RandomNumbers random(seed);

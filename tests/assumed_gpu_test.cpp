@@ -1,25 +1,14 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
 // Plans for a GPU that is not there: any compute capability from 8.0 on, operands in chunks, ranks.
-#include <gtest/gtest.h>
-
 #include <array>
 #include <cstddef>
-#include <functional>
 #include <span>
-#include <string>
-#include <thread>
-#include <vector>
 
-#include "perseid/collective.hpp"
-#include "perseid/perseid.hpp"
+#include "assumed_tools.hpp"
 
 namespace perseid {
 namespace {
-
-void expect_has(const std::string& text, const std::string& part) {
-  EXPECT_NE(text.find(part), std::string::npos) << part << " in:\n" << text;
-}
 
 void expect_error(perseid_status status, const std::string& part,
                   const std::function<void()>& body) {
@@ -79,24 +68,6 @@ TEST(AssumedGpu, PlansOperandsInChunks) {
       expect_has(matmul.info().implementation, "cuda:");
     }
   }
-}
-
-// What make(group) explains on each rank.
-std::vector<std::string> explained(int32_t ranks,
-                                   const std::function<std::string(const Group&)>& make) {
-  const std::vector<Group> groups = Group::threads(ranks);
-  std::vector<std::string> texts(groups.size());
-  std::vector<std::thread> threads;
-  for (size_t rank = 0; rank < groups.size(); ++rank)
-    threads.emplace_back([&, rank] {
-      try {
-        texts[rank] = make(groups[rank]);
-      } catch (const Error& error) {
-        texts[rank] = error.what();
-      }
-    });
-  for (std::thread& thread : threads) thread.join();
-  return texts;
 }
 
 TEST(AssumedGpu, PlansOverRanksAreExplainedAndNotExecuted) {
@@ -266,7 +237,7 @@ TEST(AssumedGpu, CanonicalAttentionIsRefusedWhereRanksWouldChooseOtherwise) {
                                  options)
              .explain();
        }))
-    expect_has(text, "compute capability is 86 on rank 1 and 80 on rank 0");
+    expect_has(text, "compute capability is 8.6 on rank 1 and 8.0 on rank 0");
 }
 
 }  // namespace

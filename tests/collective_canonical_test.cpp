@@ -4,10 +4,11 @@
 // the tree by its definition: eight plain products, added in pairs of neighbours.
 #include <array>
 
-#include "collective_tools.hpp"
+#include "canonical_tree.hpp"
 
 namespace {
 
+using namespace canonical_tree;
 using namespace collective_tools;
 using perseid::AllGatherMatmul;
 using perseid::ChunkDim;
@@ -15,8 +16,6 @@ using perseid::Context;
 using perseid::Fusion;
 using perseid::MatmulReduce;
 using perseid::Workspace;
-
-constexpr int64_t kCanonicalLeaves = 8;
 
 struct LeafProblem {
   DType dtype, out_dtype;
@@ -26,7 +25,7 @@ struct LeafProblem {
 
   int64_t odd_depth = 0;  // that no leaf has
 
-  int64_t k() const { return kCanonicalLeaves * leaf + odd_depth; }
+  int64_t k() const { return kLeafCount * leaf + odd_depth; }
   std::vector<int64_t> shape(int64_t rows, int64_t columns) const {
     return batch > 0 ? std::vector<int64_t>{batch, rows, columns}
                      : std::vector<int64_t>{rows, columns};
@@ -51,57 +50,20 @@ std::vector<LeafProblem> leaf_problems() {
   };
 }
 
-Matrix rounded(const Matrix& sums, DType dtype) {
-  if (dtype != perseid::bf16) return sums;
-  Matrix out(sums.shape, dtype);
-  for (size_t i = 0; i < out.bytes.size() / 2; ++i) {
-    uint32_t bits = 0;
-    std::memcpy(&bits, sums.bytes.data() + 4 * i, sizeof bits);
-    const auto half = static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-    std::memcpy(out.at(i), &half, sizeof half);
-  }
-  return out;
-}
-
-template <class Sum>
-void add(Matrix& sums, const Matrix& more, size_t period) {
-  for (size_t i = 0; i < sums.bytes.size() / sizeof(Sum); ++i) {
-    Sum sum = 0, addend = 0;
-    std::memcpy(&sum, sums.at(i), sizeof sum);
-    std::memcpy(&addend, more.bytes.data() + i % period * sizeof addend, sizeof addend);
-    sum += addend;
-    std::memcpy(sums.at(i), &sum, sizeof sum);
-  }
-}
-
-Matrix plus(Matrix left, const Matrix& right) {
-  const size_t period = right.bytes.size() / static_cast<size_t>(bytes_of(right.dtype));
-  right.dtype == perseid::f64 ? add<double>(left, right, period) : add<float>(left, right, period);
-  return left;
-}
-
 // In float32 (float64) before it is rounded, so that bias is in it, too.
-DType sums_of(const LeafProblem& problem) {
-  return problem.dtype == perseid::f64 ? perseid::f64 : perseid::f32;
-}
 Matrix whole_product(const LeafProblem& problem, const Matrix& a, const Matrix& b,
                      const Matrix& bias) {
-  const Matrix sum = product(a.tensor(), b.tensor(), problem.dtype, sums_of(problem));
+  const Matrix sum = product(a.tensor(), b.tensor(), problem.dtype, sums_of(problem.dtype));
   return rounded(problem.bias ? plus(sum, bias) : sum, problem.out_dtype);
 }
 
 Matrix by_definition(const LeafProblem& problem, const Matrix& a, const Matrix& b,
                      const Matrix& bias) {
-  const DType sums = sums_of(problem);
-  std::vector<Matrix> leaf;
-  for (int64_t i = 0; i < kCanonicalLeaves; ++i) {
+  const Matrix sum = sum_of_leaves([&](int64_t i) {
     const int64_t begin = i * problem.leaf, end = begin + problem.leaf;
-    leaf.push_back(product(a.tensor().slice(-1, begin, end), b.tensor().slice(-2, begin, end),
-                           problem.dtype, sums));
-  }
-  const Matrix left = plus(plus(leaf[0], leaf[1]), plus(leaf[2], leaf[3]));
-  const Matrix right = plus(plus(leaf[4], leaf[5]), plus(leaf[6], leaf[7]));
-  const Matrix sum = plus(left, right);
+    return product(a.tensor().slice(-1, begin, end), b.tensor().slice(-2, begin, end),
+                   problem.dtype, sums_of(problem.dtype));
+  });
   return rounded(problem.bias ? plus(sum, bias) : sum, problem.out_dtype);
 }
 

@@ -122,9 +122,10 @@ inline Matrix copy_of(const Tensor& part, DType dtype) {
   const auto size = static_cast<size_t>(bytes_of(dtype));
   std::byte* to = copy.bytes.data();
   const std::function<void(const Tensor&)> walk = [&](const Tensor& tensor) {
-    if (tensor.ndim() == 0) {
-      std::memcpy(to, tensor.data(), size);
-      to += size;
+    if (tensor.ndim() == 0 || (tensor.ndim() == 1 && tensor.stride(0) == 1)) {
+      const size_t run = tensor.ndim() == 0 ? size : size * static_cast<size_t>(tensor.size(0));
+      if (run > 0) std::memcpy(to, tensor.data(), run);
+      to += run;
       return;
     }
     for (int64_t i = 0; i < tensor.size(0); ++i) walk(tensor.select(0, i));

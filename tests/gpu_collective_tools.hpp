@@ -206,9 +206,10 @@ class GpuWorkspace {
   std::span<std::byte> bytes_;
 };
 
-// c = a b + bias by the plain product of this GPU.
+// c = a b + bias by the plain product of this GPU, or one of its kernels.
 inline Matrix gpu_product(const Context& context, const Matrix& a, const Matrix& b, DType out_dtype,
-                          const Matrix* bias = nullptr, Layout layout = Layout::kSideBySide) {
+                          const Matrix* bias = nullptr, Layout layout = Layout::kSideBySide,
+                          const char* implementation = nullptr) {
   const bool batched = a.shape.size() == 3;
   const int64_t batch = batched ? a.shape[0] : 1;
   const int64_t m = a.shape[a.shape.size() - 2], k = a.shape.back(), n = b.shape.back();
@@ -218,7 +219,8 @@ inline Matrix gpu_product(const Context& context, const Matrix& a, const Matrix&
                                          .m = m,
                                          .n = n,
                                          .k = k,
-                                         .bias = bias != nullptr});
+                                         .bias = bias != nullptr,
+                                         .implementation = implementation});
   const OnGpu left(context, a), right(context, b);
   const ResultOnGpu out(context,
                         batched ? std::vector<int64_t>{batch, m, n} : std::vector<int64_t>{m, n},

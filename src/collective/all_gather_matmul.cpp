@@ -62,11 +62,11 @@ Status AllGatherMatmulPlan::make(op::DevicePointer device, GroupPointer group,
   add_device(*device, &terms);
   terms.equal("dtype", made->shards_.dtype)
       .equal("gather_dim", made->along_k_, {"m", "k"})
-      .equal("canonical", desc.canonical)
       .equal("batch", made->batch_)
       .equal("chunks", desc.chunks)
       .equal("product_count", desc.product_count)
       .equal("sharded_scales", desc.sharded_scales);
+  add_canonical(*device, desc.canonical, &terms);
   add_float8_terms(desc, &terms);
   if (made->along_k_) {
     terms.equal("m", made->m_).own("k", made->k_);
@@ -106,7 +106,12 @@ Status AllGatherMatmulPlan::make(op::DevicePointer device, GroupPointer group,
   made->chunks_ = std::make_unique<ShardChunks>(shards, ranks.size(), each);
   // Again an exchange, as an implementation may refuse on one rank alone.
   const Status products = made->make_products(device, desc, sliced_rows);
-  if (Status status = ranks.exchange(operation, products, "", nullptr); !status.ok()) return status;
+  std::string kernels;
+  for (const Product& product : made->products_)
+    if (desc.canonical != 0)
+      kernels += (kernels.empty() ? "" : ", ") + implementation_of(product.plan);
+  if (Status status = agree_on_kernels(ranks, operation, products, kernels); !status.ok())
+    return status;
   if (Status status = made->make_transports({ranks, operation, *device}, desc); !status.ok())
     return status;
 
@@ -246,13 +251,15 @@ Status AllGatherMatmulPlan::make_products(const op::DevicePointer& device,
       InnerPlan& plan = products_.back().plan;
       if (i == 0 && fused_) inner.async_a = &arriving;
       // No rank sums a part of the depth: canonical order is that of one leaf.
-      status = make_matmul(device, inner, &plan, desc.canonical,
-                           inner.async_a != nullptr ? forecast.spared : 0);
+      op::MatmulOfRanks of_ranks{.leaves = desc.canonical};
+      if (inner.async_a != nullptr) of_ranks.spared = forecast.spared;
+      status = make_matmul(device, inner, &plan, of_ranks);
       if (inner.async_a != nullptr && forecast.spared > 0 && status.code() == PERSEID_UNSUPPORTED) {
         forecast.staged = "a product that waits would leave no multiprocessor to NCCL";
         fused_ = choose_fusion(desc.fusion, forecast, &why_);
         inner.async_a = nullptr;
-        status = make_matmul(device, inner, &plan, desc.canonical);
+        of_ranks.spared = 0;
+        status = make_matmul(device, inner, &plan, of_ranks);
       }
     }
     if (!status.ok()) return status;

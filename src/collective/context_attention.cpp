@@ -112,9 +112,8 @@ Status ContextAttentionPlan::read(const perseid_context_attention_desc& desc,
 
   Terms terms;
   add_device(device(), &terms);
+  add_canonical(device(), desc.canonical, &terms);
   terms.equal("placement", desc.placement, {"contiguous", "zigzag"})
-      .equal("canonical", desc.canonical)
-      .equal("compute capability", canonical_ ? capability_of(device()) : 0)
       .equal("chunks", chunks)
       .equal("dtype", dtype_)
       .equal("layout", given.layout, {"bshd", "bhsd"})

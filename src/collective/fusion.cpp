@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "collective/fusion.hpp"
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -96,6 +97,18 @@ FusionForecast forecast_fusion(const dispatch::Device& device, const Group& grou
           .spared = spared,
           .multiprocessors = on_gpu ? device.gpu->facts().multiprocessors : 0,
           .assumed = std::move(assumed)};
+}
+
+// On a GPU the product also sweeps the columns once for each: two are enough where it takes as long
+// as several transfers. Signals of a chunk below kLeastBytes take as long as its bytes.
+int64_t chunks_sent_by_gpu(int64_t depth, int32_t ranks, bool float8, int64_t shard_bytes) {
+  constexpr int64_t kLeastBytes = 8 << 20;
+  constexpr double kRate = 700e12, kFloat8Rate = 1200e12, kTransferRate = 350e9;  // Hopper, NVLink
+  // Of an element of c.
+  const double product = 2 * static_cast<double>(depth) / (float8 ? kFloat8Rate : kRate);
+  const double transfer = 4 * (1 - 1.0 / ranks) / kTransferRate;
+  return std::clamp(shard_bytes / kLeastBytes, int64_t{1},
+                    product >= 4 * transfer ? int64_t{2} : kChunksSent);
 }
 
 int64_t head_groups(const AttentionShard& shard, double transfer) {

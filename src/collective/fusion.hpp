@@ -51,6 +51,11 @@ FusionForecast forecast_fusion(const dispatch::Device& device, const Group& grou
 // `bytes`: that this rank sends.
 bool choose_stores(const FusionForecast& forecast, double bytes, int32_t ranks, std::string* why);
 
+// Chunks of a shard of sums that is sent. Each costs some microseconds.
+inline constexpr int64_t kChunksSent = 4;
+// `depth`: of the product on a rank.
+int64_t chunks_sent_by_gpu(int64_t depth, int32_t ranks, bool float8, int64_t shard_bytes);
+
 struct AttentionShard {
   int64_t kv_heads, heads;  // of all entries
   int64_t rows, keys;       // queries of this rank, keys of all

@@ -17,21 +17,6 @@ namespace {
 
 // A task reduces about so many elements.
 constexpr int64_t kTaskElements = 64 << 10;
-// Chunks of a shard that is sent. Each costs some microseconds.
-constexpr int64_t kChunksSent = 4;
-
-// On a GPU the product also sweeps the columns once for each: two are enough where it takes as long
-// as several transfers. A chunk of fewer than kLeastBytes
-// takes as long for its signals as for its bytes.
-int64_t chunks_on_gpu(int64_t depth, int32_t ranks, bool float8, int64_t shard_bytes) {
-  constexpr int64_t kLeastBytes = 8 << 20;
-  constexpr double kRate = 700e12, kFloat8Rate = 1200e12, kTransferRate = 350e9;  // Hopper, NVLink
-  // Of an element of c.
-  const double product = 2 * static_cast<double>(depth) / (float8 ? kFloat8Rate : kRate);
-  const double transfer = 4 * (1 - 1.0 / ranks) / kTransferRate;
-  return std::clamp(shard_bytes / kLeastBytes, int64_t{1},
-                    product >= 4 * transfer ? int64_t{2} : kChunksSent);
-}
 
 }  // namespace
 
@@ -69,10 +54,10 @@ Status MatmulReducePlan::make(op::DevicePointer device, GroupPointer group,
       .equal("scatter_dim", made->along_n_, {"m", "n"})
       .equal("reduction", desc.reduction, {"sum", "average"})
       .equal("bias", desc.bias)
-      .equal("canonical", desc.canonical)
       .equal("batch", made->batch_)
       .equal("m", made->m_)
       .equal("n", made->n_);
+  add_canonical(*device, desc.canonical, &terms);
   add_float8_terms(desc, &terms);
   if (made->canonical_) {
     terms.equal("k", made->k_);
@@ -107,14 +92,16 @@ Status MatmulReducePlan::make(op::DevicePointer device, GroupPointer group,
   for (int32_t r = 0; r < ranks.size(); ++r) depth = max(depth, terms.of(r, "k"));
   int64_t each = ranks.shares_memory() ? 1 : kChunksSent;
   if (device->gpu != nullptr)
-    each = chunks_on_gpu(depth, ranks.size(), is_float8(made->dtype_),
-                         static_cast<int64_t>(made->shards_.bytes()) / ranks.size());
+    each = chunks_sent_by_gpu(depth, ranks.size(), is_float8(made->dtype_),
+                              static_cast<int64_t>(made->shards_.bytes()) / ranks.size());
   made->chunks_ = std::make_unique<ShardChunks>(made->shards_, ranks.size(),
                                                 made->m_ > 0 && made->n_ > 0 ? each : 0);
   made->parts_.resize(static_cast<size_t>(ranks.size()));
   made->sent_.reserve(static_cast<size_t>(each));
   const Status product = made->make_product(device, desc);
-  if (Status status = ranks.exchange(operation, product, "", nullptr); !status.ok()) return status;
+  const std::string kernels = made->canonical_ ? implementation_of(made->product_) : "";
+  if (Status status = agree_on_kernels(ranks, operation, product, kernels); !status.ok())
+    return status;
   if (Status status = made->make_transports(operation); !status.ok()) return status;
   if (desc.report != 0 && !is_assumed(*device))
     made->report_ = std::make_unique<OverlapReport>(operation.name, ranks, *made->chunks_, *device);
@@ -166,16 +153,24 @@ Status MatmulReducePlan::make_product(const op::DevicePointer& device,
   const auto sent = static_cast<double>(shards_.outer * shards_.inner *
                                         (shards_.extent() - shards_.size(group_->rank())) *
                                         size_of(shards_.dtype));
-  const FusionForecast forecast =
-      forecast_fusion(*device, *group_, seconds, sent, chunks_->count());
+  FusionForecast forecast = forecast_fusion(*device, *group_, seconds, sent, chunks_->count());
   fused_ = choose_fusion(desc.fusion, forecast, &why_) && chunks_->count() > 0;
   if (fused_) inner.sink_c = &leaving;
   const int64_t leaves = canonical_ ? kLeaves / group_->size() : 0;
-  // Where it takes all multiprocessors, chunks leave when it has ended.
-  const int32_t spared = fused_ ? forecast.spared : 0;
+  int32_t spared = 0;
   waits_alone_ = forecast.spared > 0;
-  Status status = make_matmul(device, inner, &product_, leaves, spared);
+  const auto make = [&] {
+    // Where it takes all multiprocessors, chunks leave when it has ended.
+    spared = fused_ ? forecast.spared : 0;
+    return make_matmul(device, inner, &product_, {leaves, canonical_, spared});
+  };
+  Status status = make();
   inner.sink_c = nullptr;
+  if (device->gpu != nullptr && canonical_ && fused_ && status.code() == PERSEID_UNSUPPORTED) {
+    forecast.staged = "each leaf is a product of its own, and none is complete before the last";
+    fused_ = choose_fusion(desc.fusion, forecast, &why_);
+    status = make();
+  }
   if (&transport_of(*device, *group_) == &kCopyEngines)
     stores_ = choose_stores(forecast, sent, group_->size(), &how_sent_);
   if (status.ok() && fused_)

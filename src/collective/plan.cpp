@@ -28,12 +28,32 @@ uint8_t code_of(DType dtype) {
 }  // namespace
 
 Status make_matmul(op::DevicePointer device, const perseid_matmul_desc& desc, InnerPlan* plan,
-                   int64_t leaves, int32_t spared) {
-  return op::MatmulPlan::make(std::move(device), desc, plan, leaves, spared);
+                   const op::MatmulOfRanks& of_ranks) {
+  return op::MatmulPlan::make(std::move(device), desc, plan, of_ranks);
 }
 
 const op::MatmulPlan& matmul_of(const InnerPlan& plan) {
   return static_cast<const op::MatmulPlan&>(*plan);
+}
+
+std::string implementation_of(const InnerPlan& plan) {
+  if (plan == nullptr) return "";
+  auto info = sized<perseid_plan_info>();
+  plan->query(&info);
+  return info.implementation;
+}
+
+Status agree_on_kernels(Group& group, const Operation& operation, const Status& mine,
+                        const std::string& kernels) {
+  std::vector<std::string> all;
+  if (Status status = group.exchange(operation, mine, kernels, &all); !status.ok()) return status;
+  for (size_t rank = 1; rank < all.size(); ++rank)
+    if (all[rank] != all[0])
+      return Status::error(PERSEID_INVALID_ARGUMENT, operation.name,
+                           ": canonical is 1, but the product is made by ", all[rank], " on rank ",
+                           rank, " and by ", all[0],
+                           " on rank 0; ask for the same implementation on all ranks");
+  return {};
 }
 
 DLTensor as_dl(Tensor* view, DLDevice device) {

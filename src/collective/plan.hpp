@@ -13,11 +13,17 @@ namespace perseid::internal::collective {
 using GroupPointer = std::shared_ptr<Group>;
 using InnerPlan = std::unique_ptr<const op::Plan>;
 
-// The product that the ranks compute of; all its fields are checked where it is made. `leaves` and
-// `spared`: of its problem.
+// The product that the ranks compute of; all its fields are checked where it is made.
 Status make_matmul(op::DevicePointer device, const perseid_matmul_desc& desc, InnerPlan* plan,
-                   int64_t leaves = 0, int32_t spared = 0);
+                   const op::MatmulOfRanks& of_ranks = {});
 const op::MatmulPlan& matmul_of(const InnerPlan& plan);
+// Its name; "" where there is no plan.
+std::string implementation_of(const InnerPlan& plan);
+
+// Exchanges whether each rank has made its products. In canonical order they are by the same
+// kernels: `kernels` of this rank; "" in any other order.
+Status agree_on_kernels(Group& group, const Operation& operation, const Status& mine,
+                        const std::string& kernels);
 
 // A tensor as the plans below take it. It points to the shape and strides of `view`.
 DLTensor as_dl(Tensor* view, DLDevice device);
@@ -73,10 +79,13 @@ inline void add_device(const dispatch::Device& device, Terms* terms) {
   terms->equal("the context's device", gpu, {"a CPU", "a GPU"});
 }
 
-// The compute capability of a GPU, in tenths.
-inline int64_t capability_of(const dispatch::Device& device) {
-  if (device.gpu == nullptr) return 0;
-  return 10 * device.gpu->facts().major + device.gpu->facts().minor;
+// Ranks of other GPUs would have other kernels, or other sums of the same ones.
+inline void add_canonical(const dispatch::Device& device, uint32_t canonical, Terms* terms) {
+  terms->equal("canonical", canonical);
+  if (canonical == 0 || device.gpu == nullptr) return;
+  const cuda::GpuFacts& facts = device.gpu->facts();
+  terms->equal("compute capability", 100 * facts.major + facts.minor,
+               concatenate(facts.major, ".", facts.minor));
 }
 
 // What descriptors of plans over ranks have in common.

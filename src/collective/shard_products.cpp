@@ -76,6 +76,7 @@ MatmulProblem ShardProducts::product_of(const Problem& problem) const {
       .chunks_c = {along_n_ ? ChunkDim::kN : ChunkDim::kM, begin_.data(),
                    static_cast<int64_t>(begin_.size()) - 1},
       .leaves = problem.leaves,
+      .shared_depth = problem.leaves > 0,
       .spared = problem.spared};
 }
 

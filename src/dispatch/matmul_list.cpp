@@ -4,18 +4,19 @@
 #include "base/missing_chunk.hpp"
 #include "cpu/reference/reference.hpp"
 #include "cpu/waits.hpp"
+#include "cuda/matmul/arguments.hpp"
 #include "cuda/matmul/fma.hpp"
 #include "cuda/matmul/tensor_core_f32.hpp"
 #include "cuda/matmul/whole_chunks.hpp"
 #include "cuda/sm90/matmul.hpp"
 #include "cuda/sm90/matmul_f32.hpp"
 #include "cuda/sm90/matmul_f8.hpp"
-#include "dispatch/implementation.hpp"
+#include "dispatch/matmul_leaves.hpp"
 
 namespace perseid::internal::dispatch {
 namespace {
 
-using Made = std::unique_ptr<Executable<Matmul>>;
+using Made = MadeMatmul;
 
 // The kernels of a class of cuda/ for plans.
 template <class Kernels>
@@ -67,8 +68,7 @@ class MatmulInWorkspace final : public Executable<Matmul> {
 // A product in chunks by kernels that know nothing of them.
 class MatmulBetweenSignals final : public Executable<Matmul> {
  public:
-  using Make = Status (*)(const MatmulProblem& problem, const Device& device, Made* made);
-  static Status make(const MatmulProblem& problem, const Device& device, Make make_whole,
+  static Status make(const MatmulProblem& problem, const Device& device, MakeMatmul make_whole,
                      Made* made) {
     if (!problem.async()) return make_whole(problem, device, made);
     auto product = std::make_unique<MatmulBetweenSignals>(*device.gpu);
@@ -196,6 +196,19 @@ std::string refuse_leaves(const MatmulProblem& problem) {
   return problem.leaves > 0 ? "does not sum in leaves" : "";
 }
 
+// In canonical order ranks that have all of the depth may have different n: products of f32 are
+// split whatever their size.
+bool splits_any_size(const MatmulProblem& problem) {
+  return problem.leaves > 0 && !problem.shared_depth;
+}
+
+// The problem's leaves by a kernel that sums in one order.
+template <MakeMatmul kMake>
+Status make_leaves(const MatmulProblem& problem, const Device& device, Made* made) {
+  return problem.leaves > 1 ? make_leaf_products(problem, device, kMake, made)
+                            : kMake(problem, device, made);
+}
+
 // wgmma and TMA, persistent: compute capability 9.0.
 constexpr Implementation<Matmul> kSm90 = {
     .name = kSm90Name,
@@ -208,16 +221,21 @@ constexpr Implementation<Matmul> kSm90 = {
             return problem.leaves > 0 ? "of 8-bit types " + refuse_leaves(problem)
                                       : cuda::refuse_sm90_f8_matmul(problem);
           if (problem.dtype != DType::kF32) return cuda::refuse_sm90_matmul(problem);
-          if (problem.leaves > 0) return "of f32 " + refuse_leaves(problem);
-          const std::string reason = cuda::refuse_split_matmul(problem);
-          return reason.empty() ? cuda::avoid_split_matmul(problem) : reason;
+          const MatmulProblem leaf = leaf_of(problem);
+          std::string reason = cuda::refuse_split_matmul(leaf);
+          if (reason.empty()) reason = cuda::refuse_sm90_f32_leaves(problem);
+          if (reason.empty()) reason = refuse_leaf_products(problem);
+          if (!reason.empty() || splits_any_size(problem)) return reason;
+          return cuda::avoid_split_matmul(leaf);
         },
     .make =
         [](const MatmulProblem& problem, const Device& device, Made* made) {
           if (is_float8(problem.dtype))
             return MatmulInWorkspace<cuda::Sm90F8Matmul>::make(problem, device, made);
           if (problem.dtype != DType::kF32) return make_sm90(problem, device, made);
-          return MatmulInWorkspace<cuda::Sm90F32Matmul>::make(problem, device, made);
+          constexpr MakeMatmul kMake = MatmulInWorkspace<cuda::Sm90F32Matmul>::make;
+          if (splits_any_size(problem)) return make_stored_by_tma(problem, device, kMake, made);
+          return make_leaves<kMake>(problem, device, made);
         },
     .configurations = sm90_configurations,
     .make_with = make_sm90_with};
@@ -228,21 +246,26 @@ constexpr Implementation<Matmul> kTensorCore = {
     .refuse =
         [](const MatmulProblem& problem, const Device&) {
           const bool f32 = problem.dtype == DType::kF32;
-          const std::string reason =
-              f32 ? cuda::refuse_split_matmul(problem) : cuda::refuse_tensor_core_matmul(problem);
+          const MatmulProblem leaf = leaf_of(problem);
+          std::string reason =
+              f32 ? cuda::refuse_split_matmul(leaf) : cuda::refuse_tensor_core_matmul(leaf);
+          // In canonical order it takes no size that cuda:sm90 does not take.
+          if (reason.empty() && problem.leaves > 0) reason = cuda::refuse_large_matmul(leaf);
+          if (reason.empty()) reason = refuse_leaf_products(problem);
           if (!reason.empty()) return reason;
-          if (problem.leaves > 0) return refuse_leaves(problem);
           if (!f32 && problem.spared > 0 && problem.arrives())
             return concatenate("waits for chunks with all multiprocessors, of which ",
                                problem.spared, " are to be left");
-          return f32 ? cuda::avoid_split_matmul(problem) : "";
+          return f32 && !splits_any_size(problem) ? cuda::avoid_split_matmul(leaf) : "";
         },
     .make =
         [](const MatmulProblem& problem, const Device& device, Made* made) {
           if (problem.dtype != DType::kF32)
-            return MatmulInWorkspace<cuda::TensorCoreMatmul>::make(problem, device, made);
+            return make_leaves<MatmulInWorkspace<cuda::TensorCoreMatmul>::make>(problem, device,
+                                                                                made);
           return MatmulBetweenSignals::make(
-              problem, device, MatmulInWorkspace<cuda::TensorCoreF32Matmul>::make, made);
+              problem, device, make_leaves<MatmulInWorkspace<cuda::TensorCoreF32Matmul>::make>,
+              made);
         }};
 
 // Multiply-add of f32, any strides.
@@ -250,13 +273,17 @@ constexpr Implementation<Matmul> kFma = {
     .name = "cuda:fma",
     .refuse =
         [](const MatmulProblem& problem, const Device&) {
-          const std::string reason = cuda::refuse_fma_matmul(problem);
-          return reason.empty() ? refuse_leaves(problem) : reason;
+          std::string reason = cuda::refuse_fma_matmul(problem);
+          if (!reason.empty() || problem.leaves == 0) return reason;
+          // What is too large to be split has no other order instead.
+          const MatmulProblem leaf = leaf_of(problem);
+          if (leaf.depth() > 0) reason = cuda::refuse_split_matmul(leaf);
+          return reason.empty() ? refuse_leaf_products(problem) : reason;
         },
     .make =
         [](const MatmulProblem& problem, const Device& device, Made* made) {
-          return MatmulBetweenSignals::make(problem, device,
-                                            MatmulExecutable<cuda::FmaMatmul>::make, made);
+          return MatmulBetweenSignals::make(
+              problem, device, make_leaves<MatmulExecutable<cuda::FmaMatmul>::make>, made);
         }};
 
 // Both operands packed into panels, any strides, types and chunks.

@@ -38,6 +38,11 @@ struct MatmulProblem {
   // Canonical order: the depth is so many equal leaves (a power of 2), see leaf_tree.hpp. The bits
   // of an element of c then depend on its row of a and column of b alone. 0: any order.
   int64_t leaves = 0;
+  // Canonical order: the leaves are some of eight, of a depth that ranks share. Else this rank has
+  // the whole depth, as one leaf, and a or b may have rows or columns that other ranks do not have.
+  bool shared_depth = false;
+  // Behind a row of c is memory that may be written, up to the next multiple of 16 bytes.
+  bool padded_rows = false;
   // GPU: a kernel that waits for chunks leaves so many multiprocessors to the kernels that bring
   // them.
   int32_t spared = 0;

@@ -223,9 +223,10 @@ Status read_problem(const perseid_matmul_desc& desc, MatmulChunks* chunks, Matmu
   return reader.result();
 }
 
-Status MatmulPlan::make(const perseid_matmul_desc& desc, int64_t leaves, int32_t spared,
+Status MatmulPlan::make(const perseid_matmul_desc& desc, const MatmulOfRanks& of_ranks,
                         std::vector<dispatch::Measured> measured) {
-  MatmulProblem problem{.leaves = leaves, .spared = spared};
+  MatmulProblem problem{
+      .leaves = of_ranks.leaves, .shared_depth = of_ranks.shared_depth, .spared = of_ranks.spared};
   if (Status status = read_problem(desc, &chunks_, &problem); !status.ok()) return status;
   dispatch::Explanation explanation = describe(problem);
   explanation.measured = std::move(measured);
@@ -234,9 +235,9 @@ Status MatmulPlan::make(const perseid_matmul_desc& desc, int64_t leaves, int32_t
 }
 
 Status MatmulPlan::make(DevicePointer device, const perseid_matmul_desc& desc,
-                        std::unique_ptr<const Plan>* plan, int64_t leaves, int32_t spared) {
+                        std::unique_ptr<const Plan>* plan, const MatmulOfRanks& of_ranks) {
   std::unique_ptr<MatmulPlan> made(new MatmulPlan(std::move(device)));
-  if (Status status = made->make(desc, leaves, spared, {}); !status.ok()) return status;
+  if (Status status = made->make(desc, of_ranks, {}); !status.ok()) return status;
   *plan = std::move(made);
   return {};
 }
@@ -249,7 +250,7 @@ Status MatmulPlan::tune(DevicePointer device, const perseid_matmul_desc& desc,
                          ": chunks are not tuned; leave async_a, async_b and sink_c NULL, plans "
                          "with chunks use the same configuration");
   std::unique_ptr<MatmulPlan> made(new MatmulPlan(device));
-  if (Status status = made->make(desc, 0, 0, {}); !status.ok()) return status;
+  if (Status status = made->make(desc, {}, {}); !status.ok()) return status;
   ArgumentReader reader(kOperation, device->dl_device());
   MatmulArguments arguments;
   if (Status status = made->read(reader, args, &arguments); !status.ok()) return status;
@@ -272,7 +273,7 @@ Status MatmulPlan::tune(DevicePointer device, const perseid_matmul_desc& desc,
     if (!status.ok()) return status;
     best.kept = true;
     made.reset(new MatmulPlan(device));
-    if (status = made->make(desc, 0, 0, std::move(measured)); !status.ok()) return status;
+    if (status = made->make(desc, {}, std::move(measured)); !status.ok()) return status;
   }
   *plan = std::move(made);
   return {};

@@ -17,13 +17,19 @@ struct MatmulChunks {
 
 Status read_problem(const perseid_matmul_desc& desc, MatmulChunks* chunks, MatmulProblem* problem);
 
+// What products over ranks say of a problem beside the descriptor.
+struct MatmulOfRanks {
+  int64_t leaves = 0;
+  bool shared_depth = false;
+  int32_t spared = 0;
+};
+
 class MatmulPlan final : public PlanOf<dispatch::Matmul> {
  public:
   static constexpr const char* kOperation = "matmul";
 
-  // `leaves` and `spared`: of the problem.
   static Status make(DevicePointer device, const perseid_matmul_desc& desc,
-                     std::unique_ptr<const Plan>* plan, int64_t leaves = 0, int32_t spared = 0);
+                     std::unique_ptr<const Plan>* plan, const MatmulOfRanks& of_ranks = {});
   // As make, of the configuration that is fastest on these tensors, which is kept in the tuning
   // cache.
   static Status tune(DevicePointer device, const perseid_matmul_desc& desc,
@@ -38,7 +44,7 @@ class MatmulPlan final : public PlanOf<dispatch::Matmul> {
 
  private:
   using PlanOf::PlanOf;
-  Status make(const perseid_matmul_desc& desc, int64_t leaves, int32_t spared,
+  Status make(const perseid_matmul_desc& desc, const MatmulOfRanks& of_ranks,
               std::vector<dispatch::Measured> measured);
   Status read(ArgumentReader& reader, const perseid_matmul_args& args,
               MatmulArguments* arguments) const;

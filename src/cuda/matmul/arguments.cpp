@@ -98,8 +98,11 @@ MatmulLaunch matmul_launch(const MatmulProblem& problem, const MatmulArguments& 
                       .rows = problem.m,
                       .columns = problem.n,
                       .depth = problem.depth()};
-  // Adjacent threads store adjacent elements of a row.
-  if (std::abs(launch.c.row) < std::abs(launch.c.column) && problem.m > 1) transpose(&launch);
+  // Adjacent threads store adjacent elements of a row. In canonical order f32, whose products of
+  // planes have another order in the transpose, has the same bits for any strides of c.
+  const bool transposable = problem.leaves == 0 || problem.dtype != DType::kF32;
+  if (std::abs(launch.c.row) < std::abs(launch.c.column) && problem.m > 1 && transposable)
+    transpose(&launch);
   MatmulResult& c = launch.c;
   c.pairs = c.column == 1 && c.row % 2 == 0 && c.batch % 2 == 0 &&
             is_aligned(c.data, 2 * size_of(problem.out_dtype));

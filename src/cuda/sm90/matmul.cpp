@@ -110,10 +110,15 @@ std::string refuse_sm90_matmul(const MatmulProblem& problem) {
   if (problem.dtype != DType::kF16 && problem.dtype != DType::kBF16)
     return concatenate("made for f16 and bf16, got ", name_of(problem.dtype));
   if (problem.depth() == 0) return "there is nothing to multiply (k or alpha is 0)";
+  // The same for any number of ranks, which hold one of the leaves, or several.
   if (constexpr int64_t kDepth = 64;
-      problem.leaves > 1 && problem.k % (problem.leaves * kDepth) != 0)
+      (problem.leaves > 1 || problem.shared_depth) && problem.k % (problem.leaves * kDepth) != 0)
     return concatenate("made for leaves whose depth is a multiple of ", kDepth, ", got k ",
                        problem.k, " in ", problem.leaves);
+  // A gathered operand is row-major.
+  if (constexpr int64_t kVector = 8; problem.leaves > 0 && problem.k % kVector != 0)
+    return concatenate("made in canonical order for k that is a multiple of ", kVector, ", got ",
+                       problem.k);
   return refuse_large_matmul(problem);
 }
 
@@ -261,7 +266,7 @@ Status Sm90Matmul::run(const MatmulArguments& arguments, void* workspace, void* 
     return Status::error(PERSEID_UNSUPPORTED,
                          "matmul: made in canonical order for tensors that TMA ",
                          "takes: contiguous rows or columns, addresses and strides that are ",
-                         "multiples of 16 bytes");
+                         "multiples of 16 bytes; ask for cuda:tensor_core for others");
   if (!mappable && whole_chunks_ != nullptr)
     return whole_chunks_->run(arguments, static_cast<std::byte*>(workspace) + splits_at(), stream,
                               [&] { return fallback_->run(arguments, workspace, stream); });

@@ -69,6 +69,13 @@ MatmulLaunch lines_of(MatmulLaunch launch, bool rows, const ProductPart& part) {
 
 }  // namespace
 
+std::string refuse_sm90_f32_leaves(const MatmulProblem& problem) {
+  if (constexpr int64_t kVector = 4; problem.shared_depth && problem.n % kVector != 0)
+    return concatenate("made for f32 in canonical order with n that is a multiple of ", kVector,
+                       " where sums are over ranks, got ", problem.n);
+  return "";
+}
+
 Sm90MatmulConfig choose_sm90_f32_matmul(const MatmulProblem& problem, int32_t multiprocessors) {
   const bool tf32 = problem.precision == Precision::kTF32;
   Sm90MatmulConfig config{.in = DType::kF16,
@@ -93,7 +100,8 @@ Sm90MatmulConfig choose_sm90_f32_matmul(const MatmulProblem& problem, int32_t mu
   if (pairs && runs_long) config.cluster = 2;
   const auto bytes =
       static_cast<double>((problem.m + problem.n) * problem.depth()) * 2 * config.planes;
-  split_tiles(split_problem(problem, multiprocessors), tiles_of(problem), bytes, &config);
+  if (problem.leaves == 0)
+    split_tiles(split_problem(problem, multiprocessors), tiles_of(problem), bytes, &config);
   return config;
 }
 
@@ -224,8 +232,11 @@ Status Sm90F32Matmul::multiply(const MatmulProblem& problem, MatmulLaunch given,
   Sm90MatmulTensors tensors{planes(operands.a, config_.rows()),
                             planes(operands.b, config_.b_part())};
   box_result(problem, given, &tensors);
-  if (!has_whole_rows(problem, given) || !tensors.are_mappable())
+  if (!has_whole_rows(problem, given) || !tensors.are_mappable()) {
+    if (problem.leaves > 0)
+      return Status::error(PERSEID_INTERNAL, "matmul: TMA does not store this result");
     return fixup_->run(problem, given, stream);
+  }
 
   Sm90MatmulArguments launch = sm90_matmul_arguments(problem, config_, given);
   launch.k_steps =

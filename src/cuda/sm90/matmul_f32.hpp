@@ -19,6 +19,9 @@
 
 namespace perseid::internal::cuda {
 
+// Why the kernel does not sum f32 in canonical order, as a sentence's end; "" where it does: into
+// results that TMA stores, as no others have its order.
+std::string refuse_sm90_f32_leaves(const MatmulProblem& problem);
 Sm90MatmulConfig choose_sm90_f32_matmul(const MatmulProblem& problem, int32_t multiprocessors);
 // Name expression of the kernel that multiplies planes; its header is kSm90MatmulHeader.
 std::vector<std::string> sm90_f32_matmul_kernels(const Sm90MatmulConfig& config);

@@ -35,7 +35,7 @@ void box_result(const MatmulProblem& problem, const MatmulLaunch& given,
 }
 
 bool has_whole_rows(const MatmulProblem& problem, const MatmulLaunch& given) {
-  return given.columns * size_of(problem.out_dtype) % 16 == 0;
+  return problem.padded_rows || given.columns * size_of(problem.out_dtype) % 16 == 0;
 }
 
 Sm90MatmulArguments sm90_matmul_arguments(const MatmulProblem& problem,

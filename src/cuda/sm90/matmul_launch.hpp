@@ -26,7 +26,7 @@ BoxedTensor boxed_rows(const void* data, DType dtype, int64_t inner, int64_t out
 // c and c0; c0 is c where it is not read.
 void box_result(const MatmulProblem& problem, const MatmulLaunch& given,
                 Sm90MatmulTensors* tensors);
-// TMA stores whole words: a row of c is a multiple of 16 bytes long.
+// TMA stores whole words: a row of c is a multiple of 16 bytes long, or padded.
 bool has_whole_rows(const MatmulProblem& problem, const MatmulLaunch& given);
 
 // The arguments of a launch but for operands and chunks.

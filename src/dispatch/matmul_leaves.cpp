@@ -1,0 +1,181 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+#include "dispatch/matmul_leaves.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "cuda/rank_sum.hpp"
+#include "cuda/sm90/matmul_launch.hpp"
+#include "math/leaf_tree.hpp"
+
+namespace perseid::internal::dispatch {
+namespace {
+
+constexpr int64_t kAlignment = 256;
+
+DType sums_of(const MatmulProblem& problem) {
+  return problem.dtype == DType::kF64 ? DType::kF64 : DType::kF32;
+}
+
+class LeafProducts final : public Executable<Matmul> {
+ public:
+  explicit LeafProducts(const MatmulProblem& problem) : problem_(problem) {}
+
+  Status make(const Device& device, MakeMatmul make_leaf) {
+    MatmulProblem leaf = leaf_of(problem_);
+    Status status = make_leaf(leaf, device, &first_);
+    leaf.beta = 1;
+    if (status.ok()) status = make_leaf(leaf, device, &second_);
+    if (status.ok() && pairs() > 1)
+      status = cuda::RankSum::make(
+          {.in = sums_of(problem_), .out = sums_of(problem_), .in_pairs = true}, device.gpu, &sum_);
+    return status;
+  }
+
+  size_t workspace(Direction) const override {
+    // The first pair is summed in c.
+    return sums_at() + static_cast<size_t>((pairs() - 1) * bytes_of_sums());
+  }
+  Status forward(const MatmulArguments& arguments, std::byte* workspace,
+                 void* stream) const override {
+    Tensor sums[kLeaves / 2];
+    for (int64_t pair = 0; pair < pairs(); ++pair) {
+      sums[pair] = arguments.c;
+      if (pair == 0) continue;
+      sums[pair].data = workspace + sums_at() + (pair - 1) * bytes_of_sums();
+      sums[pair].stride[0] = problem_.m * problem_.n;
+      sums[pair].stride[1] = problem_.n;
+      sums[pair].stride[2] = 1;
+    }
+    Status status;
+    for (int64_t leaf = 0; leaf < problem_.leaves && status.ok(); ++leaf) {
+      MatmulArguments of_leaf = arguments;
+      of_leaf.a = part_of(arguments.a, 2, leaf);
+      of_leaf.b = part_of(arguments.b, 1, leaf);
+      of_leaf.c = of_leaf.c0 = sums[leaf / 2];
+      status = (leaf % 2 == 0 ? first_ : second_)->forward(of_leaf, workspace, stream);
+    }
+    if (!status.ok() || pairs() == 1) return status;
+    return sum_->run({.operation = "matmul",
+                      .parts = std::span(std::as_const(sums)).first(static_cast<size_t>(pairs())),
+                      .out = arguments.c},
+                     stream);
+  }
+  Status backward(const NoArguments&, std::byte*, void*) const override { return {}; }
+  std::string kernels() const override {
+    return concatenate(problem_.leaves, " leaves, each a product of its own: ", first_->kernels());
+  }
+
+ private:
+  int64_t pairs() const { return problem_.leaves / 2; }
+  int64_t bytes_of_sums() const {
+    return round_up(problem_.batch * problem_.m * problem_.n * size_of(sums_of(problem_)),
+                    kAlignment);
+  }
+  size_t sums_at() const {
+    const size_t bytes =
+        std::max(first_->workspace(Direction::kForward), second_->workspace(Direction::kForward));
+    return static_cast<size_t>(round_up(static_cast<int64_t>(bytes), kAlignment));
+  }
+  Tensor part_of(Tensor operand, int depth, int64_t leaf) const {
+    operand.shape[depth] = problem_.k / problem_.leaves;
+    operand.data = operand.as<std::byte>() +
+                   leaf * operand.shape[depth] * operand.stride[depth] * size_of(operand.dtype);
+    return operand;
+  }
+
+  MatmulProblem problem_;
+  MadeMatmul first_, second_;
+  std::unique_ptr<cuda::RankSum> sum_;
+};
+
+class StoredByTma final : public Executable<Matmul> {
+ public:
+  explicit StoredByTma(const MatmulProblem& problem) : problem_(problem) {}
+
+  Status make(const Device& device, MakeMatmul make_product) {
+    MatmulProblem padded = problem_;
+    padded.padded_rows = true;
+    Status status = make_product(padded, device, &product_);
+    if (status.ok())
+      status = cuda::RankSum::make({.in = problem_.out_dtype, .out = problem_.out_dtype},
+                                   device.gpu, &copy_);
+    return status;
+  }
+
+  size_t workspace(Direction) const override {
+    return result_at() +
+           static_cast<size_t>(problem_.batch * problem_.m * row() * size_of(problem_.out_dtype));
+  }
+  Status forward(const MatmulArguments& arguments, std::byte* workspace,
+                 void* stream) const override {
+    if (is_storable(arguments.c)) return product_->forward(arguments, workspace, stream);
+    MatmulArguments aside = arguments;
+    aside.c.data = workspace + result_at();
+    aside.c.stride[0] = problem_.m * row();
+    aside.c.stride[1] = row();
+    aside.c.stride[2] = 1;
+    aside.c0 = aside.c;
+    Status status = product_->forward(aside, workspace, stream);
+    if (!status.ok()) return status;
+    return copy_->run({.operation = "matmul", .parts = std::span(&aside.c, 1), .out = arguments.c},
+                      stream);
+  }
+  Status backward(const NoArguments&, std::byte*, void*) const override { return {}; }
+  std::string kernels() const override { return product_->kernels(); }
+
+ private:
+  static constexpr int64_t kWord = 16;  // bytes
+
+  int64_t vector() const { return kWord / size_of(problem_.out_dtype); }
+  int64_t row() const { return round_up(problem_.n, vector()); }
+  bool is_storable(const Tensor& c) const {
+    const cuda::BoxedTensor rows = cuda::boxed_rows(c.data, c.dtype, c.shape[2], c.shape[1],
+                                                    c.shape[0], c.stride[1], c.stride[0], 1);
+    return c.shape[2] % vector() == 0 && c.stride[2] == 1 && cuda::is_mappable(rows);
+  }
+  size_t result_at() const {
+    return static_cast<size_t>(
+        round_up(static_cast<int64_t>(product_->workspace(Direction::kForward)), kAlignment));
+  }
+
+  MatmulProblem problem_;
+  MadeMatmul product_;
+  std::unique_ptr<cuda::RankSum> copy_;
+};
+
+}  // namespace
+
+MatmulProblem leaf_of(MatmulProblem problem) {
+  if (problem.leaves > 1) problem.k /= problem.leaves;
+  problem.leaves = min(problem.leaves, int64_t{1});
+  return problem;
+}
+
+std::string refuse_leaf_products(const MatmulProblem& problem) {
+  if (problem.leaves <= 1) return "";
+  if (problem.async()) return "sums leaves one after the other, not in chunks";
+  const bool plain = problem.beta == 0 && !problem.bias && !problem.has_epilogue();
+  if (!plain || problem.out_dtype != sums_of(problem))
+    return "sums leaves without bias, beta and activation, in float32 (f64 in float64)";
+  return "";
+}
+
+Status make_stored_by_tma(const MatmulProblem& problem, const Device& device, MakeMatmul make,
+                          MadeMatmul* made) {
+  auto product = std::make_unique<StoredByTma>(problem);
+  Status status = product->make(device, make);
+  if (status.ok()) *made = std::move(product);
+  return status;
+}
+
+Status make_leaf_products(const MatmulProblem& problem, const Device& device, MakeMatmul make_leaf,
+                          MadeMatmul* made) {
+  auto products = std::make_unique<LeafProducts>(problem);
+  Status status = products->make(device, make_leaf);
+  if (status.ok()) *made = std::move(products);
+  return status;
+}
+
+}  // namespace perseid::internal::dispatch
