@@ -151,7 +151,7 @@ class PortableBackward : ProductsOf<C>::Type {
   }
   // The next one; of kKeys behind the last one of a head the first of the next head.
   __device__ __forceinline__ Step after(const Step& step) const {
-    if (C.of_keys() && step.column + C.columns >= own_.end * C.columns)
+    if (C.of_keys() && a_.group > 1 && step.column + C.columns >= own_.end * C.columns)
       return first_step(step.head + 1);
     return {step.head, step.column + C.columns, step.at + C.columns};
   }
@@ -198,6 +198,8 @@ class PortableBackward : ProductsOf<C>::Type {
     for (int i = 0; i < steps; ++i) {
       const int stage = i % 2, at = stage_offset(stage);
       const Step next = after(step);
+      const bool all = C.overlaps_chain() && sees_all(step.column);
+      const bool any = sees_any(step.column);
       ptx::cp_async_wait<0>();
       if (C.masked() && clears)
         this->template clear_columns<C.key_dim, C.value_dim>(at, at + kSecondColumns);
@@ -225,12 +227,12 @@ class PortableBackward : ProductsOf<C>::Type {
       if (stores && i > 0) store_bias_of(i - 1, before);
       if constexpr (C.copies_late()) copy_next();
       Scores scores = {}, products = {};
-      if (C.overlaps_chain() && sees_all(step.column)) {
+      if (all) {
         if constexpr (C.overlaps_chain())
           this->overlapped_step(
               i, at, chain_of(step), statistics(stage),
               [&](int tile) { return bias_of(tile, stage); }, scores, products);
-      } else if (sees_any(step.column)) {
+      } else if (any) {
         draw(step);
         multiply(at, scores, products);
         use_scores(i, step, stage, at, at + kSecondColumns, scores, products);

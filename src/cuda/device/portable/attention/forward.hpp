@@ -112,14 +112,14 @@ class PortableForward : PortableForwardBlock<C> {
     const ValueCopy value(kOfPlanes ? a_.value_planes : a_.value_rows, kv_entry, tile.kv_head,
                           tile.kv_begin, kOfPlanes ? 2 * C.value_length() : a_.value_dim,
                           C.vectors);
-    const auto copy_key = [&](int n, int stage, int column = 0) {
+    const auto copy_key = [&](int n, int stage, int column = 0, bool whole = false) {
       key.copy(memory_, address_, kKey + stage * C.key_bytes(), n * C.keys, tile.kv_len,
-               kPlanes * column);
+               kPlanes * column, whole);
     };
     const ForwardBias<C> bias(a_, tile);
-    const auto copy_value = [&](int n) {
+    const auto copy_value = [&](int n, bool whole = false) {
       value.copy(memory_, address_, value_offset(n), n * C.keys, tile.kv_len,
-                 kPlanes * first_column_);
+                 kPlanes * first_column_, whole);
       bias.copy(memory_, address_, tile, n);
       if constexpr (kOfPlanes) copy_numbers(tile, kv_entry, n);
     };
@@ -152,8 +152,8 @@ class PortableForward : PortableForwardBlock<C> {
       __syncthreads();
       const auto copy_next = [&] {
         if (n > tile.first) {
-          if constexpr (!C.streams()) copy_key(n - 1, (n - 1) % 2);
-          copy_value(n - 1);
+          if constexpr (!C.streams()) copy_key(n - 1, (n - 1) % 2, 0, true);
+          copy_value(n - 1, true);
         }
         ptx::cp_async_commit();
       };
@@ -317,6 +317,10 @@ class PortableForward : PortableForwardBlock<C> {
   template <class Operands>
   __device__ __forceinline__ void round_and_add(int n, Operands (&operands)[kTiles], Scores& scores,
                                                 float (&factor)[kTiles][2]) {
+    if constexpr (!C.dropout) {
+      weigh_and_add(n, scores);
+      return;
+    }
     uint32_t weights[kTiles][C.keys / 4];
     bool follows = false;
 #pragma unroll
@@ -331,6 +335,83 @@ class PortableForward : PortableForwardBlock<C> {
 #pragma unroll
       for (int i = 0; i < kTiles; ++i) rescale(out_[i], factor[i], rules(i).scale_log2(), rows_[i]);
     multiply_weights<C.dtype>(weights, value_vectors(n), out_);
+  }
+  __device__ __forceinline__ void weigh_and_add(int n, Scores& scores) {
+    const float scale = rules(0).scale_log2();
+    float before[kTiles][2], shift[kTiles][2];
+    bool follows = false;
+#pragma unroll
+    for (int i = 0; i < kTiles; ++i) {
+      float largest[2];
+      largest_scores(scores[i], largest);
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const bool above = largest[r] > rows_[i].limit[r];
+        before[i][r] = rows_[i].maximum[r];
+        rows_[i].maximum[r] = above ? largest[r] : before[i][r];
+        shift[i][r] = power_shift(rows_[i].maximum[r], scale);
+        follows = follows || above;
+      }
+    }
+    const bool any = __any_sync(0xffffffffu, follows);
+    if (any) {
+#pragma unroll
+      for (int i = 0; i < kTiles; ++i) {
+        float factor[2];
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+          factor[r] = follow_factor<false>(before[i][r], rows_[i].maximum[r], scale);
+          rows_[i].sum[r] *= factor[r];
+          if (rows_[i].maximum[r] > rows_[i].limit[r])
+            rows_[i].limit[r] = float_from_bits(0x7fffffffu);
+        }
+#pragma unroll
+        for (int x = 0; x < C.columns() / 2; ++x) out_[i][x] *= factor[x / 2 % 2];
+      }
+    }
+    float sums[kTiles][4];
+    const LaneVectors<kColumns> value = value_vectors(n);
+#pragma unroll
+    for (int k = 0; k < C.keys / 16; ++k) {
+      uint32_t weights[kTiles][4];
+#pragma unroll
+      for (int i = 0; i < kTiles; ++i) {
+#pragma unroll
+        for (int x = 0; x < 8; ++x) {
+          const float w =
+              weight_of_part<false>(fmaf(scores[i][8 * k + x], scale, shift[i][x / 2 % 2]));
+          scores[i][8 * k + x] = w;
+          sums[i][x % 4] = k == 0 && x < 4 ? w : sums[i][x % 4] + w;
+        }
+#pragma unroll
+        for (int x = 0; x < 4; ++x)
+          weights[i][x] =
+              round_pair<C.dtype>(scores[i][8 * k + 2 * x], scores[i][8 * k + 2 * x + 1]);
+      }
+#pragma unroll
+      for (int j = 0; j < C.columns() / 16; ++j) {
+        uint32_t right[4];
+        ptx::ldmatrix_x4_trans(value.at(k, j), right);
+#pragma unroll
+        for (int h = 0; h < 2; ++h)
+#pragma unroll
+          for (int i = 0; i < kTiles; ++i)
+            ptx::mma<C.dtype>(eight_columns(out_[i], 2 * j + h), weights[i], right[2 * h],
+                              right[2 * h + 1]);
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kTiles; ++i)
+#pragma unroll
+      for (int r = 0; r < 2; ++r) rows_[i].sum[r] += sums[i][2 * r] + sums[i][2 * r + 1];
+    if (any)
+#pragma unroll
+      for (int i = 0; i < kTiles; ++i)
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+          const float limit = limit_of(rows_[i], r, rules(i).scale_log2());
+          if (rows_[i].limit[r] != rows_[i].limit[r]) rows_[i].limit[r] = limit;
+        }
   }
   // The exponential scales the scores of float32 by the factors of the queries, whose planes have
   // the scale, unless it comes before masks and bias.
