@@ -85,14 +85,14 @@ __device__ __forceinline__ void set_limits(RowStatistics& rows, float scale_log2
   for (int r = 0; r < 2; ++r) rows.limit[r] = limit_of(rows, r, scale_log2);
 }
 
-// The largest of a thread's row and of its quad's.
+// The largest of the thread's scores of each row.
 template <int kCount>
 __device__ __forceinline__ void largest_scores(const float (&scores)[kCount], float (&of_row)[2]) {
   float largest[4] = {scores[0], scores[1], scores[2], scores[3]};
 #pragma unroll
   for (int i = 4; i < kCount; ++i) largest[i % 4] = fmaxf(largest[i % 4], scores[i]);
 #pragma unroll
-  for (int r = 0; r < 2; ++r) of_row[r] = quad_max(fmaxf(largest[2 * r], largest[2 * r + 1]));
+  for (int r = 0; r < 2; ++r) of_row[r] = fmaxf(largest[2 * r], largest[2 * r + 1]);
 }
 // What a row's sums are to be multiplied by when m has followed.
 template <bool kDropout>
@@ -114,7 +114,7 @@ __device__ __forceinline__ void online_softmax(float (&scores)[kCount], float sc
   largest_scores(scores, largest);
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    float now = largest[r];
+    float now = quad_max(largest[r]);
     const float before = rows.maximum[r];
     if constexpr (kFirst) {
       factor[r] = 1;

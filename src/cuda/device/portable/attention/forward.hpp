@@ -338,37 +338,37 @@ class PortableForward : PortableForwardBlock<C> {
   }
   __device__ __forceinline__ void weigh_and_add(int n, Scores& scores) {
     const float scale = rules(0).scale_log2();
-    float before[kTiles][2], shift[kTiles][2];
-    bool follows = false;
+    float largest[kTiles][2], shift[kTiles][2];
+    bool above = false;
 #pragma unroll
     for (int i = 0; i < kTiles; ++i) {
-      float largest[2];
-      largest_scores(scores[i], largest);
+      largest_scores(scores[i], largest[i]);
 #pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        const bool above = largest[r] > rows_[i].limit[r];
-        before[i][r] = rows_[i].maximum[r];
-        rows_[i].maximum[r] = above ? largest[r] : before[i][r];
-        shift[i][r] = power_shift(rows_[i].maximum[r], scale);
-        follows = follows || above;
-      }
+      for (int r = 0; r < 2; ++r) above = above || largest[i][r] > rows_[i].limit[r];
     }
-    const bool any = __any_sync(0xffffffffu, follows);
+    const bool any = __any_sync(0xffffffffu, above);
     if (any) {
 #pragma unroll
       for (int i = 0; i < kTiles; ++i) {
         float factor[2];
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
-          factor[r] = follow_factor<false>(before[i][r], rows_[i].maximum[r], scale);
-          rows_[i].sum[r] *= factor[r];
-          if (rows_[i].maximum[r] > rows_[i].limit[r])
+          const float now = quad_max(largest[i][r]), before = rows_[i].maximum[r];
+          if (now > rows_[i].limit[r]) {
+            rows_[i].maximum[r] = now;
             rows_[i].limit[r] = float_from_bits(0x7fffffffu);
+          }
+          factor[r] = follow_factor<false>(before, rows_[i].maximum[r], scale);
+          rows_[i].sum[r] *= factor[r];
         }
 #pragma unroll
         for (int x = 0; x < C.columns() / 2; ++x) out_[i][x] *= factor[x / 2 % 2];
       }
     }
+#pragma unroll
+    for (int i = 0; i < kTiles; ++i)
+#pragma unroll
+      for (int r = 0; r < 2; ++r) shift[i][r] = power_shift(rows_[i].maximum[r], scale);
     float sums[kTiles][4];
     const LaneVectors<kColumns> value = value_vectors(n);
 #pragma unroll
