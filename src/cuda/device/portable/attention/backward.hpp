@@ -151,7 +151,7 @@ class PortableBackward : ProductsOf<C>::Type {
   }
   // The next one; of kKeys behind the last one of a head the first of the next head.
   __device__ __forceinline__ Step after(const Step& step) const {
-    if (C.of_keys() && a_.group > 1 && step.column + C.columns >= own_.end * C.columns)
+    if (C.of_keys() && step.column + C.columns >= own_.end * C.columns)
       return first_step(step.head + 1);
     return {step.head, step.column + C.columns, step.at + C.columns};
   }
@@ -179,10 +179,10 @@ class PortableBackward : ProductsOf<C>::Type {
   // Columns of a step, and what there is of each, to a stage.
   __device__ __forceinline__ void copy_step(const WholeColumns& columns, const Step& step,
                                             int stage) const {
-    const int at = stage_offset(stage);
-    columns.copy(*this, step.column, at, at + kSecondColumns, 0);
+    const int at = stage_offset(stage), thread = ptx::thread_number();
+    columns.copy(*this, thread, step.column, at, at + kSecondColumns, 0);
     copy_bias(step.head, step.column, stage);
-    copy_statistics(step.at, stage);
+    copy_statistics(step.at, stage, thread);
     copy_column_numbers(step.head, step.column, stage);
     ptx::cp_async_commit();
   }
@@ -194,12 +194,18 @@ class PortableBackward : ProductsOf<C>::Type {
     __syncthreads();        // all warps are done with what was computed before
     copy_rows(0);
     copy_step(columns, step, 0);
+    const int end = own_.end * C.columns;
+    const SeenColumns own = seen();
 #pragma unroll 1
     for (int i = 0; i < steps; ++i) {
       const int stage = i % 2, at = stage_offset(stage);
-      const Step next = after(step);
-      const bool all = C.overlaps_chain() && sees_all(step.column);
-      const bool any = sees_any(step.column);
+      Step next{step.head, step.column + C.columns, step.at + C.columns};
+      if (C.of_keys() && next.column >= end) {
+        next = first_step(step.head + 1);
+        if constexpr (!C.dropout) columns.move_to(*this, next.head);
+      }
+      const bool all = C.overlaps_chain() && own.all(step.column);
+      const bool any = own.any(step.column);
       ptx::cp_async_wait<0>();
       if (C.masked() && clears)
         this->template clear_columns<C.key_dim, C.value_dim>(at, at + kSecondColumns);
@@ -208,16 +214,12 @@ class PortableBackward : ProductsOf<C>::Type {
         if (i == 0) this->load_rows();
       if constexpr (kPlanes == 2)
         if (i == 0) this->compare_rows();
-      const auto copy_next = [&] {
-        if (i + 1 >= steps) return;
-        if constexpr (C.dropout) {
+      if (i + 1 < steps) {
+        if constexpr (C.dropout)
           copy_step(WholeColumns(*this, next.head), next, 1 - stage);
-        } else {
-          if (C.of_keys() && next.head != step.head) columns.move_to(*this, next.head);
+        else
           copy_step(columns, next, 1 - stage);
-        }
-      };
-      if constexpr (!C.copies_late()) copy_next();
+      }
       if constexpr (C.adds_pairs()) {
         if (adds && i > 0 && i % 2 == 0) add_pair_of(i - 2, before_at, before);
         before_at = before.at;
@@ -225,7 +227,6 @@ class PortableBackward : ProductsOf<C>::Type {
         add_queries_of(i - 1, before);
       }
       if (stores && i > 0) store_bias_of(i - 1, before);
-      if constexpr (C.copies_late()) copy_next();
       Scores scores = {}, products = {};
       if (all) {
         if constexpr (C.overlaps_chain())
@@ -332,9 +333,9 @@ class PortableBackward : ProductsOf<C>::Type {
     constexpr int kFirst = C.parts_offset(), kSecond = kFirst + C.part_bytes(C.key_dim);
     Scores scores = {}, products = {};
     multiply_chunks(step, scores, products, [&] {
-      copy_statistics(step.at, 0);
+      copy_statistics(step.at, 0, ptx::thread_number());
       ColumnCopies<C.part_length(C.key_dim), C.part_length(C.value_dim)>(*this, step.head)
-          .copy(*this, step.column, kFirst, kSecond, first_column_);
+          .copy(*this, ptx::thread_number(), step.column, kFirst, kSecond, first_column_);
     });
     if (C.masked() && clears) {
       this->template clear_columns<kFirstPart, kSecondPart>(kFirst, kSecond);
@@ -354,7 +355,7 @@ class PortableBackward : ProductsOf<C>::Type {
       __syncthreads();  // all warps are done with the chunk before
       copy_rows(depth);
       ColumnCopies<kFirstDepth, kSecondDepth>(*this, step.head)
-          .copy(*this, step.column, at, at + kSecondColumns, depth);
+          .copy(*this, ptx::thread_number(), step.column, at, at + kSecondColumns, depth);
       if (depth == 0) {
         copy_bias(step.head, step.column, 0);
         copy_column_numbers(step.head, step.column, 0);
@@ -378,14 +379,7 @@ class PortableBackward : ProductsOf<C>::Type {
   __device__ __forceinline__ SeenColumns& seen() const {
     return reinterpret_cast<SeenColumns*>(memory_ + C.seen_offset())[warp()];
   }
-  __device__ __forceinline__ bool sees_any(int column) const {
-    const SeenColumns own = seen();
-    return column >= own.first_any && column <= own.last_any;
-  }
-  __device__ __forceinline__ bool sees_all(int column) const {
-    const SeenColumns own = seen();
-    return column >= own.first_all && column <= own.last_all;
-  }
+  __device__ __forceinline__ bool sees_any(int column) const { return seen().any(column); }
   // A step's scores and products to gradients, from the columns' tensors at those offsets. Planes
   // of columns with equal numbers, which nearly all have, have shorter code of their own.
   __device__ __forceinline__ void use_scores(int number, const Step& step, int stage, int first,
@@ -405,8 +399,7 @@ class PortableBackward : ProductsOf<C>::Type {
     if constexpr (kPlanes == 2)
       if (!equal_columns_) unscale_columns(column_numbers(stage), lane(), scores, products);
     this->run_chain(products, [&] {
-      const SeenColumns own = seen();
-      if (step.column >= own.first_all && step.column <= own.last_all)
+      if (seen().all(step.column))
         finish_scores<false>(step, stage, scores, products);
       else
         finish_scores<true>(step, stage, scores, products);

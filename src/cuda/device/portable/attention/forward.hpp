@@ -144,9 +144,9 @@ class PortableForward : PortableForwardBlock<C> {
       __syncthreads();
       query_.fill(query_vectors());
     }
-    const int first = own_.first, last = own_.last;
 #pragma unroll 1
     for (int n = tile.last; n >= tile.first; --n) {
+      const bool visits = n >= own_.first && n <= own_.last;
       ptx::cp_async_wait<0>();
       if (kClears && clears) value.clear_nonfinite(memory_ + value_offset(n));
       __syncthreads();
@@ -157,7 +157,6 @@ class PortableForward : PortableForwardBlock<C> {
         }
         ptx::cp_async_commit();
       };
-      const bool visits = n >= first && n <= last;
       if (!C.copies_late() || !visits) copy_next();
       const bool needs_mask = rules(0).needs_mask(own_, n);
       if constexpr (C.streams()) {
@@ -339,31 +338,19 @@ class PortableForward : PortableForwardBlock<C> {
   __device__ __forceinline__ void weigh_and_add(int n, Scores& scores) {
     const float scale = rules(0).scale_log2();
     float largest[kTiles][2], shift[kTiles][2];
-    bool above = false;
+    bool above[kTiles] = {}, any_above = false;
 #pragma unroll
     for (int i = 0; i < kTiles; ++i) {
       largest_scores(scores[i], largest[i]);
 #pragma unroll
-      for (int r = 0; r < 2; ++r) above = above || largest[i][r] > rows_[i].limit[r];
+      for (int r = 0; r < 2; ++r) above[i] = above[i] || largest[i][r] > rows_[i].limit[r];
+      any_above = any_above || above[i];
     }
-    const bool any = __any_sync(0xffffffffu, above);
+    const bool any = __any_sync(0xffffffffu, any_above);
     if (any) {
 #pragma unroll
-      for (int i = 0; i < kTiles; ++i) {
-        float factor[2];
-#pragma unroll
-        for (int r = 0; r < 2; ++r) {
-          const float now = quad_max(largest[i][r]), before = rows_[i].maximum[r];
-          if (now > rows_[i].limit[r]) {
-            rows_[i].maximum[r] = now;
-            rows_[i].limit[r] = float_from_bits(0x7fffffffu);
-          }
-          factor[r] = follow_factor<false>(before, rows_[i].maximum[r], scale);
-          rows_[i].sum[r] *= factor[r];
-        }
-#pragma unroll
-        for (int x = 0; x < C.columns() / 2; ++x) out_[i][x] *= factor[x / 2 % 2];
-      }
+      for (int i = 0; i < kTiles; ++i)
+        if (kTiles == 1 || __any_sync(0xffffffffu, above[i])) follow(i, largest[i], scale);
     }
 #pragma unroll
     for (int i = 0; i < kTiles; ++i)
@@ -406,12 +393,33 @@ class PortableForward : PortableForwardBlock<C> {
       for (int r = 0; r < 2; ++r) rows_[i].sum[r] += sums[i][2 * r] + sums[i][2 * r + 1];
     if (any)
 #pragma unroll
-      for (int i = 0; i < kTiles; ++i)
+      for (int i = 0; i < kTiles; ++i) set_new_limits(i, scale);
+  }
+  // m follows in the rows of 16 whose largest scores exceed their limits. The limits become NaN
+  // until the step has summed its weights.
+  __device__ __forceinline__ void follow(int i, const float (&largest)[2], float scale) {
+    float factor[2];
 #pragma unroll
-        for (int r = 0; r < 2; ++r) {
-          const float limit = limit_of(rows_[i], r, rules(i).scale_log2());
-          if (rows_[i].limit[r] != rows_[i].limit[r]) rows_[i].limit[r] = limit;
-        }
+    for (int r = 0; r < 2; ++r) {
+      const float now = quad_max(largest[r]), before = rows_[i].maximum[r];
+      if (now > rows_[i].limit[r]) {
+        rows_[i].maximum[r] = now;
+        rows_[i].limit[r] = float_from_bits(0x7fffffffu);
+      }
+      factor[r] = follow_factor<false>(before, rows_[i].maximum[r], scale);
+      rows_[i].sum[r] *= factor[r];
+    }
+#pragma unroll
+    for (int x = 0; x < C.columns() / 2; ++x) out_[i][x] *= factor[x / 2 % 2];
+  }
+  __device__ __forceinline__ void set_new_limits(int i, float scale) {
+    const auto is_new = [&](int r) { return rows_[i].limit[r] != rows_[i].limit[r]; };
+    if (!__any_sync(0xffffffffu, is_new(0) || is_new(1))) return;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const float limit = limit_of(rows_[i], r, scale);
+      if (is_new(r)) rows_[i].limit[r] = limit;
+    }
   }
   // The exponential scales the scores of float32 by the factors of the queries, whose planes have
   // the scale, unless it comes before masks and bias.
