@@ -280,8 +280,8 @@ class PortableForward : PortableForwardBlock<C> {
       finish_scores(true);
     else
       finish_scores(false);
-    float factor[kTiles][2];
     if constexpr (kPlanes == 2) {
+      float factor[kTiles][2];
       uint32_t weights[2][kTiles][C.keys / 4];
       if (common) {
         constexpr float kFactor = power_of_two(kCommonKeyExponent - 14);
@@ -308,19 +308,17 @@ class PortableForward : PortableForwardBlock<C> {
           weights, value_vectors(n), [&](int i, int x, float sum) {
             out_[i][x] = fmaf(out_[i][x], factor[i][x / 2 % 2], sum);
           });
-      return;
+    } else if constexpr (C.dropout) {
+      round_and_add(n, operands, scores);
     } else {
-      round_and_add(n, operands, scores, factor);
+      weigh_and_add(n, scores);
     }
   }
   template <class Operands>
-  __device__ __forceinline__ void round_and_add(int n, Operands (&operands)[kTiles], Scores& scores,
-                                                float (&factor)[kTiles][2]) {
-    if constexpr (!C.dropout) {
-      weigh_and_add(n, scores);
-      return;
-    }
+  __device__ __forceinline__ void round_and_add(int n, Operands (&operands)[kTiles],
+                                                Scores& scores) {
     uint32_t weights[kTiles][C.keys / 4];
+    float factor[kTiles][2];
     bool follows = false;
 #pragma unroll
     for (int i = 0; i < kTiles; ++i) {
@@ -335,6 +333,8 @@ class PortableForward : PortableForwardBlock<C> {
       for (int i = 0; i < kTiles; ++i) rescale(out_[i], factor[i], rules(i).scale_log2(), rows_[i]);
     multiply_weights<C.dtype>(weights, value_vectors(n), out_);
   }
+  // The same without dropout. Results are rescaled before the exponentials, so that those of 16
+  // keys and the products of the 16 before are one piece of code, which overlap.
   __device__ __forceinline__ void weigh_and_add(int n, Scores& scores) {
     const float scale = rules(0).scale_log2();
     float largest[kTiles][2], shift[kTiles][2];
@@ -375,17 +375,8 @@ class PortableForward : PortableForwardBlock<C> {
           weights[i][x] =
               round_pair<C.dtype>(scores[i][8 * k + 2 * x], scores[i][8 * k + 2 * x + 1]);
       }
-#pragma unroll
-      for (int j = 0; j < C.columns() / 16; ++j) {
-        uint32_t right[4];
-        ptx::ldmatrix_x4_trans(value.at(k, j), right);
-#pragma unroll
-        for (int h = 0; h < 2; ++h)
-#pragma unroll
-          for (int i = 0; i < kTiles; ++i)
-            ptx::mma<C.dtype>(eight_columns(out_[i], 2 * j + h), weights[i], right[2 * h],
-                              right[2 * h + 1]);
-      }
+      multiply_16_weights<C.dtype>(
+          k, [&](int i) -> const uint32_t(&)[4] { return weights[i]; }, value, out_);
     }
 #pragma unroll
     for (int i = 0; i < kTiles; ++i)
