@@ -151,7 +151,7 @@ class PortableBackward : ProductsOf<C>::Type {
   }
   // The next one; of kKeys behind the last one of a head the first of the next head.
   __device__ __forceinline__ Step after(const Step& step) const {
-    if (C.of_keys() && step.column + C.columns >= own_.end * C.columns)
+    if (C.of_keys() && a_.group > 1 && step.column + C.columns >= own_.end * C.columns)
       return first_step(step.head + 1);
     return {step.head, step.column + C.columns, step.at + C.columns};
   }
@@ -179,10 +179,10 @@ class PortableBackward : ProductsOf<C>::Type {
   // Columns of a step, and what there is of each, to a stage.
   __device__ __forceinline__ void copy_step(const WholeColumns& columns, const Step& step,
                                             int stage) const {
-    const int at = stage_offset(stage), thread = ptx::thread_number();
-    columns.copy(*this, thread, step.column, at, at + kSecondColumns, 0);
+    const int at = stage_offset(stage);
+    columns.copy(*this, step.column, at, at + kSecondColumns, 0);
     copy_bias(step.head, step.column, stage);
-    copy_statistics(step.at, stage, thread);
+    copy_statistics(step.at, stage);
     copy_column_numbers(step.head, step.column, stage);
     ptx::cp_async_commit();
   }
@@ -194,18 +194,26 @@ class PortableBackward : ProductsOf<C>::Type {
     __syncthreads();        // all warps are done with what was computed before
     copy_rows(0);
     copy_step(columns, step, 0);
+    // In registers, but where planes need all of them.
     const int end = own_.end * C.columns;
     const SeenColumns own = seen();
+    const auto is_end = [&](int column) {
+      return kPlanes == 2 ? a_.group > 1 && column >= own_.end * C.columns : column >= end;
+    };
+    const auto sees = [&] {
+      const SeenColumns now = kPlanes == 2 ? seen() : own;
+      return now;
+    };
 #pragma unroll 1
     for (int i = 0; i < steps; ++i) {
       const int stage = i % 2, at = stage_offset(stage);
       Step next{step.head, step.column + C.columns, step.at + C.columns};
-      if (C.of_keys() && next.column >= end) {
+      if (C.of_keys() && is_end(next.column)) {
         next = first_step(step.head + 1);
         if constexpr (!C.dropout) columns.move_to(*this, next.head);
       }
-      const bool all = C.overlaps_chain() && own.all(step.column);
-      const bool any = own.any(step.column);
+      const bool all = C.overlaps_chain() && sees().all(step.column);
+      const bool any = sees().any(step.column);
       ptx::cp_async_wait<0>();
       if (C.masked() && clears)
         this->template clear_columns<C.key_dim, C.value_dim>(at, at + kSecondColumns);
@@ -333,9 +341,9 @@ class PortableBackward : ProductsOf<C>::Type {
     constexpr int kFirst = C.parts_offset(), kSecond = kFirst + C.part_bytes(C.key_dim);
     Scores scores = {}, products = {};
     multiply_chunks(step, scores, products, [&] {
-      copy_statistics(step.at, 0, ptx::thread_number());
+      copy_statistics(step.at, 0);
       ColumnCopies<C.part_length(C.key_dim), C.part_length(C.value_dim)>(*this, step.head)
-          .copy(*this, ptx::thread_number(), step.column, kFirst, kSecond, first_column_);
+          .copy(*this, step.column, kFirst, kSecond, first_column_);
     });
     if (C.masked() && clears) {
       this->template clear_columns<kFirstPart, kSecondPart>(kFirst, kSecond);
@@ -355,7 +363,7 @@ class PortableBackward : ProductsOf<C>::Type {
       __syncthreads();  // all warps are done with the chunk before
       copy_rows(depth);
       ColumnCopies<kFirstDepth, kSecondDepth>(*this, step.head)
-          .copy(*this, ptx::thread_number(), step.column, at, at + kSecondColumns, depth);
+          .copy(*this, step.column, at, at + kSecondColumns, depth);
       if (depth == 0) {
         copy_bias(step.head, step.column, 0);
         copy_column_numbers(step.head, step.column, 0);
@@ -379,7 +387,10 @@ class PortableBackward : ProductsOf<C>::Type {
   __device__ __forceinline__ SeenColumns& seen() const {
     return reinterpret_cast<SeenColumns*>(memory_ + C.seen_offset())[warp()];
   }
-  __device__ __forceinline__ bool sees_any(int column) const { return seen().any(column); }
+  __device__ __forceinline__ bool sees_any(int column) const {
+    const SeenColumns own = seen();
+    return own.any(column);
+  }
   // A step's scores and products to gradients, from the columns' tensors at those offsets. Planes
   // of columns with equal numbers, which nearly all have, have shorter code of their own.
   __device__ __forceinline__ void use_scores(int number, const Step& step, int stage, int first,
@@ -399,7 +410,8 @@ class PortableBackward : ProductsOf<C>::Type {
     if constexpr (kPlanes == 2)
       if (!equal_columns_) unscale_columns(column_numbers(stage), lane(), scores, products);
     this->run_chain(products, [&] {
-      if (seen().all(step.column))
+      const SeenColumns own = seen();
+      if (step.column >= own.first_all && step.column <= own.last_all)
         finish_scores<false>(step, stage, scores, products);
       else
         finish_scores<true>(step, stage, scores, products);

@@ -135,12 +135,17 @@ class PortableBackwardBlock {
       second.move_to(block.entry(), block.column_head(head), block.columns_begin());
     }
     // To those offsets, elements from `depth` on.
-    __device__ __forceinline__ void copy(const PortableBackwardBlock& block, int thread, int column,
+    __device__ __forceinline__ void copy(const PortableBackwardBlock& block, int column,
                                          int to_first, int to_second, int depth) const {
       const int32_t length = C.of_keys() ? block.own_.q_len : block.own_.kv_len;
       depth *= kPlanes;
-      const typename Copy<C.columns, kFirstDim>::Own of_first(thread);
-      const typename Copy<C.columns, kSecondDim>::Own of_second(thread);
+      const typename Copy<C.columns, kFirstDim>::Own of_first;
+      const auto of_second = [&] {
+        if constexpr (kFirstDim == kSecondDim)
+          return of_first;
+        else
+          return typename Copy<C.columns, kSecondDim>::Own();
+      }();
       if (block.vectors()) {
         first.copy_vectors(of_first, block.address_, to_first, column, length, depth);
         second.copy_vectors(of_second, block.address_, to_second, column, length, depth);
@@ -163,8 +168,9 @@ class PortableBackwardBlock {
     return stage_offset(stage) + C.both_bytes();
   }
   // lse and delta of the columns, which are queries, from `at` on.
-  __device__ __forceinline__ void copy_statistics(int64_t at, int stage, int thread) const {
+  __device__ __forceinline__ void copy_statistics(int64_t at, int stage) const {
     constexpr int kEach = 16 / C.sum_bytes(), kCopies = C.columns / kEach;
+    const int thread = ptx::thread_number();
     if (!C.of_keys() || thread >= 2 * kCopies) return;
     const SumsOf<C>* from = thread < kCopies ? a_.lse_log2 : a_.delta;
     ptx::cp_async_or_zero(

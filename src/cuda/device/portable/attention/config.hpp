@@ -93,7 +93,7 @@ struct PortableForwardConfig {
   // The next keys and values are copied behind the scores instead of before: the products begin
   // sooner, which was measured to pay where registers allow.
   constexpr bool copies_late() const {
-    return !streams() && (max(key_dim, columns()) <= 64) == (planes() == 1);
+    return !streams() && (planes() == 1 || max(key_dim, columns()) > 64);
   }
   constexpr int columns() const { return value_dim > largest() ? 128 : value_dim; }
   constexpr int parts() const { return (value_dim + columns() - 1) / columns(); }

@@ -308,7 +308,7 @@ class PortableForward : PortableForwardBlock<C> {
           weights, value_vectors(n), [&](int i, int x, float sum) {
             out_[i][x] = fmaf(out_[i][x], factor[i][x / 2 % 2], sum);
           });
-    } else if constexpr (C.dropout) {
+    } else if constexpr (C.dropout || C.columns() < 64) {
       round_and_add(n, operands, scores);
     } else {
       weigh_and_add(n, scores);
@@ -333,8 +333,8 @@ class PortableForward : PortableForwardBlock<C> {
       for (int i = 0; i < kTiles; ++i) rescale(out_[i], factor[i], rules(i).scale_log2(), rows_[i]);
     multiply_weights<C.dtype>(weights, value_vectors(n), out_);
   }
-  // The same without dropout. Results are rescaled before the exponentials, so that those of 16
-  // keys and the products of the 16 before are one piece of code, which overlap.
+  // The same where products take as long as exponentials. Results are rescaled first, so that
+  // exponentials of 16 keys and products of the 16 before are one piece of code, and overlap.
   __device__ __forceinline__ void weigh_and_add(int n, Scores& scores) {
     const float scale = rules(0).scale_log2();
     float largest[kTiles][2], shift[kTiles][2];

@@ -33,10 +33,11 @@ class TileCopy {
   struct Own {
     int row, vector;
 
-    __device__ __forceinline__ Own() : Own(ptx::thread_number()) {}
-    explicit __device__ __forceinline__ Own(int thread)
-        : row(static_cast<int>(static_cast<uint32_t>(thread) / kLanes)),
-          vector(static_cast<int>(static_cast<uint32_t>(thread) % kLanes)) {}
+    __device__ __forceinline__ Own() {
+      const auto thread = static_cast<uint32_t>(ptx::thread_number());
+      row = static_cast<int>(thread / kLanes);
+      vector = static_cast<int>(thread % kLanes);
+    }
     // use(row of the tile, offset of the vector in it)
     template <int kUnroll, class Use>
     __device__ __forceinline__ void for_each(const Use& use) const {
