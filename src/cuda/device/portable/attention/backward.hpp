@@ -200,10 +200,7 @@ class PortableBackward : ProductsOf<C>::Type {
     const auto is_end = [&](int column) {
       return kPlanes == 2 ? a_.group > 1 && column >= own_.end * C.columns : column >= end;
     };
-    const auto sees = [&] {
-      const SeenColumns now = kPlanes == 2 ? seen() : own;
-      return now;
-    };
+    const auto sees = [&]() -> SeenColumns { return kPlanes == 2 ? seen() : own; };
 #pragma unroll 1
     for (int i = 0; i < steps; ++i) {
       const int stage = i % 2, at = stage_offset(stage);

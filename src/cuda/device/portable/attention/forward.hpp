@@ -16,7 +16,7 @@
 // Pipeline. The block visits its KV tiles n from the last to the first, with two stages of each:
 //
 //   1 wait for the copies of K(n) and V(n)      2 barrier      3 copy K(n-1) and V(n-1)
-//   4 S = Q K(n)^T, softmax, O += P V(n)
+//   4 S = Q K(n)^T, softmax, O += P V(n)        (mostly 3 behind S)
 //
 // One barrier a step does two things: it shows every thread the copies that others have waited for,
 // and it says that all warps are done with the stage that 3 fills. Warps skip 4 for tiles of keys
