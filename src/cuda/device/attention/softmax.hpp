@@ -100,9 +100,10 @@ __device__ __forceinline__ float follow_factor(float before, float now, float sc
   return weight_of<kDropout>((before - (now == minus_infinity() ? 0 : now)) * scale_log2);
 }
 // The addend of scaled scores in the exponent.
+template <bool kDropout>
 __device__ __forceinline__ float power_shift(float maximum, float scale_log2) {
   const float top = maximum * scale_log2;
-  return top <= kLeastPower ? 0 : -top;
+  return top <= kLeastPower ? 0 : -top * kPowerPart<kDropout>;
 }
 
 // Turns scores into weights. `factor`: what earlier sums and results of the rows are to be
@@ -123,7 +124,7 @@ __device__ __forceinline__ void online_softmax(float (&scores)[kCount], float sc
       factor[r] = follow_factor<kDropout>(before, now, scale_log2);
     }
     rows.maximum[r] = now;
-    shift[r] = power_shift(now, scale_log2) * kPowerPart<kDropout>;
+    shift[r] = power_shift<kDropout>(now, scale_log2);
   }
   const float scale = scale_log2 * kPowerPart<kDropout>;
   float sum[4] = {};

@@ -355,7 +355,7 @@ class PortableForward : PortableForwardBlock<C> {
 #pragma unroll
     for (int i = 0; i < kTiles; ++i)
 #pragma unroll
-      for (int r = 0; r < 2; ++r) shift[i][r] = power_shift(rows_[i].maximum[r], scale);
+      for (int r = 0; r < 2; ++r) shift[i][r] = power_shift<false>(rows_[i].maximum[r], scale);
     float sums[kTiles][4];
     const LaneVectors<kColumns> value = value_vectors(n);
 #pragma unroll
