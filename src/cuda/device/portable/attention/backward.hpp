@@ -194,13 +194,13 @@ class PortableBackward : ProductsOf<C>::Type {
     __syncthreads();        // all warps are done with what was computed before
     copy_rows(0);
     copy_step(columns, step, 0);
-    // In registers, but where planes need all of them.
+    constexpr bool kKeeps = kPlanes == 1 && C.most_dim() <= 64;  // where registers are left
     const int end = own_.end * C.columns;
     const SeenColumns own = seen();
     const auto is_end = [&](int column) {
-      return kPlanes == 2 ? a_.group > 1 && column >= own_.end * C.columns : column >= end;
+      return kKeeps ? column >= end : a_.group > 1 && column >= own_.end * C.columns;
     };
-    const auto sees = [&]() -> SeenColumns { return kPlanes == 2 ? seen() : own; };
+    const auto sees = [&]() -> SeenColumns { return kKeeps ? own : seen(); };
 #pragma unroll 1
     for (int i = 0; i < steps; ++i) {
       const int stage = i % 2, at = stage_offset(stage);
