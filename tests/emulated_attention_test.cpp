@@ -10,7 +10,7 @@ namespace {
 
 using namespace emulated_attention;
 
-constexpr PortableForwardConfig kFull{.key_dim = 64, .value_dim = 64, .keys = 96};
+constexpr PortableForwardConfig kFull{.key_dim = 64, .value_dim = 64, .keys = 128};
 
 TEST(EmulatedAttention, Full) {
   check<kFull>(forward_case(DType::kBF16, 2, 2, 1, 130, 201, 64, 64));
@@ -19,7 +19,7 @@ TEST(EmulatedAttention, Full) {
 }
 
 constexpr PortableForwardConfig kCausal64{
-    .key_dim = 64, .value_dim = 64, .keys = 96, .right = true};
+    .key_dim = 64, .value_dim = 64, .keys = 128, .right = true};
 
 TEST(EmulatedAttention, CausalOfDim64) {
   for (const Causal causal : {Causal::kTopLeft, Causal::kBottomRight}) {
@@ -81,6 +81,22 @@ TEST(EmulatedAttention, PeakedRows) {
     check<kHalf>(test);
     test.prepare = [](AttentionBackward& a) { a.query.stride[2] = a.key.stride[1] = 0; };
     check<kHalf>(test);
+  }
+}
+// Both tiles of 16 rows of a warp, of which one follows its maxima where the other does not.
+TEST(EmulatedAttention, PeakedRowsOfTwoTiles) {
+  for (const double scale : {1.0, 10.0}) {
+    Case test = forward_case(DType::kBF16, 1, 1, 1, 140, 700, 64, 64);
+    test.input_scale = scale;
+    check<kFull>(test);
+    // Rows of zeros, whose maxima never grow: the first tile of one warp, the second of another.
+    test.prepare = [](AttentionBackward& a) {
+      for (const int64_t first : {0, 48})
+        for (int64_t row = first; row < first + 16; ++row)
+          for (int64_t column = 0; column < 64; ++column)
+            put(a.query, at(a.query, {0, 0, row, column}), 0);
+    };
+    check<kFull>(test);
   }
 }
 
@@ -311,9 +327,9 @@ TEST(EmulatedAttention, PacksHeadsOfFewQueries) {
 }
 
 constexpr PortableForwardConfig kLengths{
-    .key_dim = 64, .value_dim = 64, .keys = 96, .lengths = true};
+    .key_dim = 64, .value_dim = 64, .keys = 128, .lengths = true};
 constexpr PortableForwardConfig kWindowLengths{
-    .key_dim = 64, .value_dim = 64, .keys = 96, .right = true, .left = true, .lengths = true};
+    .key_dim = 64, .value_dim = 64, .keys = 128, .right = true, .left = true, .lengths = true};
 
 // Rows that the lengths leave out are NaN, keys of other sequences too.
 TEST(EmulatedAttention, QueryLengths) {

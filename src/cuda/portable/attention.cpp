@@ -171,10 +171,10 @@ PortableForwardConfig choose_portable_attention(const AttentionProblem& problem)
     config.keys = 48;
     if (config.shared_bytes() > kLeastShared) config.keys = 32;
   }
-  // At dim 64, 96 keys are faster than 64 with the queries in registers.
+  // At dim 64, many keys are faster than queries in registers; dropout takes registers.
   if (!planes && config.rows == 32 && config.key_dim == 64 && config.value_dim == 64 &&
       !problem.bias)
-    config.keys = 96;
+    config.keys = config.dropout ? 96 : 128;
   else
     config.query_in_registers = !planes && config.key_dim <= 64 && config.value_dim <= 64;
   config.packs = pack_of(problem) > 0;

@@ -85,28 +85,46 @@ __device__ __forceinline__ void set_limits(RowStatistics& rows, float scale_log2
   for (int r = 0; r < 2; ++r) rows.limit[r] = limit_of(rows, r, scale_log2);
 }
 
+// The largest of the thread's scores of each row.
+template <int kCount>
+__device__ __forceinline__ void largest_scores(const float (&scores)[kCount], float (&of_row)[2]) {
+  float largest[4] = {scores[0], scores[1], scores[2], scores[3]};
+#pragma unroll
+  for (int i = 4; i < kCount; ++i) largest[i % 4] = fmaxf(largest[i % 4], scores[i]);
+#pragma unroll
+  for (int r = 0; r < 2; ++r) of_row[r] = fmaxf(largest[2 * r], largest[2 * r + 1]);
+}
+// What a row's sums are to be multiplied by when m has followed.
+template <bool kDropout>
+__device__ __forceinline__ float follow_factor(float before, float now, float scale_log2) {
+  return weight_of<kDropout>((before - (now == minus_infinity() ? 0 : now)) * scale_log2);
+}
+// The addend of scaled scores in the exponent.
+template <bool kDropout>
+__device__ __forceinline__ float power_shift(float maximum, float scale_log2) {
+  const float top = maximum * scale_log2;
+  return top <= kLeastPower ? 0 : -top * kPowerPart<kDropout>;
+}
+
 // Turns scores into weights. `factor`: what earlier sums and results of the rows are to be
 // multiplied by.
 template <bool kFirst, bool kDropout, int kCount>
 __device__ __forceinline__ void online_softmax(float (&scores)[kCount], float scale_log2,
                                                RowStatistics& rows, float (&factor)[2]) {
-  float largest[4] = {scores[0], scores[1], scores[2], scores[3]};
-#pragma unroll
-  for (int i = 4; i < kCount; ++i) largest[i % 4] = fmaxf(largest[i % 4], scores[i]);
-  float shift[2];
+  float largest[2], shift[2];
+  largest_scores(scores, largest);
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    float now = quad_max(fmaxf(largest[2 * r], largest[2 * r + 1]));
+    float now = quad_max(largest[r]);
     const float before = rows.maximum[r];
     if constexpr (kFirst) {
       factor[r] = 1;
     } else {
       now = now > rows.limit[r] ? now : before;
-      factor[r] = weight_of<kDropout>((before - (now == minus_infinity() ? 0 : now)) * scale_log2);
+      factor[r] = follow_factor<kDropout>(before, now, scale_log2);
     }
     rows.maximum[r] = now;
-    const float top = now * scale_log2;
-    shift[r] = top <= kLeastPower ? 0 : -top * kPowerPart<kDropout>;
+    shift[r] = power_shift<kDropout>(now, scale_log2);
   }
   const float scale = scale_log2 * kPowerPart<kDropout>;
   float sum[4] = {};

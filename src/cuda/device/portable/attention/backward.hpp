@@ -151,7 +151,7 @@ class PortableBackward : ProductsOf<C>::Type {
   }
   // The next one; of kKeys behind the last one of a head the first of the next head.
   __device__ __forceinline__ Step after(const Step& step) const {
-    if (C.of_keys() && step.column + C.columns >= own_.end * C.columns)
+    if (C.of_keys() && a_.group > 1 && step.column + C.columns >= own_.end * C.columns)
       return first_step(step.head + 1);
     return {step.head, step.column + C.columns, step.at + C.columns};
   }
@@ -194,10 +194,23 @@ class PortableBackward : ProductsOf<C>::Type {
     __syncthreads();        // all warps are done with what was computed before
     copy_rows(0);
     copy_step(columns, step, 0);
+    constexpr bool kKeeps = kPlanes == 1 && C.most_dim() <= 64;  // where registers are left
+    const int end = own_.end * C.columns;
+    const SeenColumns own = seen();
+    const auto is_end = [&](int column) {
+      return kKeeps ? column >= end : a_.group > 1 && column >= own_.end * C.columns;
+    };
+    const auto sees = [&]() -> SeenColumns { return kKeeps ? own : seen(); };
 #pragma unroll 1
     for (int i = 0; i < steps; ++i) {
       const int stage = i % 2, at = stage_offset(stage);
-      const Step next = after(step);
+      Step next{step.head, step.column + C.columns, step.at + C.columns};
+      if (C.of_keys() && is_end(next.column)) {
+        next = first_step(step.head + 1);
+        if constexpr (!C.dropout) columns.move_to(*this, next.head);
+      }
+      const bool all = C.overlaps_chain() && sees().all(step.column);
+      const bool any = sees().any(step.column);
       ptx::cp_async_wait<0>();
       if (C.masked() && clears)
         this->template clear_columns<C.key_dim, C.value_dim>(at, at + kSecondColumns);
@@ -206,16 +219,12 @@ class PortableBackward : ProductsOf<C>::Type {
         if (i == 0) this->load_rows();
       if constexpr (kPlanes == 2)
         if (i == 0) this->compare_rows();
-      const auto copy_next = [&] {
-        if (i + 1 >= steps) return;
-        if constexpr (C.dropout) {
+      if (i + 1 < steps) {
+        if constexpr (C.dropout)
           copy_step(WholeColumns(*this, next.head), next, 1 - stage);
-        } else {
-          if (C.of_keys() && next.head != step.head) columns.move_to(*this, next.head);
+        else
           copy_step(columns, next, 1 - stage);
-        }
-      };
-      if constexpr (!C.copies_late()) copy_next();
+      }
       if constexpr (C.adds_pairs()) {
         if (adds && i > 0 && i % 2 == 0) add_pair_of(i - 2, before_at, before);
         before_at = before.at;
@@ -223,14 +232,13 @@ class PortableBackward : ProductsOf<C>::Type {
         add_queries_of(i - 1, before);
       }
       if (stores && i > 0) store_bias_of(i - 1, before);
-      if constexpr (C.copies_late()) copy_next();
       Scores scores = {}, products = {};
-      if (C.overlaps_chain() && sees_all(step.column)) {
+      if (all) {
         if constexpr (C.overlaps_chain())
           this->overlapped_step(
               i, at, chain_of(step), statistics(stage),
               [&](int tile) { return bias_of(tile, stage); }, scores, products);
-      } else if (sees_any(step.column)) {
+      } else if (any) {
         draw(step);
         multiply(at, scores, products);
         use_scores(i, step, stage, at, at + kSecondColumns, scores, products);
@@ -378,11 +386,7 @@ class PortableBackward : ProductsOf<C>::Type {
   }
   __device__ __forceinline__ bool sees_any(int column) const {
     const SeenColumns own = seen();
-    return column >= own.first_any && column <= own.last_any;
-  }
-  __device__ __forceinline__ bool sees_all(int column) const {
-    const SeenColumns own = seen();
-    return column >= own.first_all && column <= own.last_all;
+    return own.any(column);
   }
   // A step's scores and products to gradients, from the columns' tensors at those offsets. Planes
   // of columns with equal numbers, which nearly all have, have shorter code of their own.

@@ -138,8 +138,21 @@ class PortableBackwardBlock {
     __device__ __forceinline__ void copy(const PortableBackwardBlock& block, int column,
                                          int to_first, int to_second, int depth) const {
       const int32_t length = C.of_keys() ? block.own_.q_len : block.own_.kv_len;
-      first.copy(block.memory_, block.address_, to_first, column, length, kPlanes * depth);
-      second.copy(block.memory_, block.address_, to_second, column, length, kPlanes * depth);
+      depth *= kPlanes;
+      const typename Copy<C.columns, kFirstDim>::Own of_first;
+      const auto of_second = [&] {
+        if constexpr (kFirstDim == kSecondDim)
+          return of_first;
+        else
+          return typename Copy<C.columns, kSecondDim>::Own();
+      }();
+      if (block.vectors()) {
+        first.copy_vectors(of_first, block.address_, to_first, column, length, depth);
+        second.copy_vectors(of_second, block.address_, to_second, column, length, depth);
+      } else {
+        first.copy_elements(of_first, block.memory_, to_first, column, length, depth);
+        second.copy_elements(of_second, block.memory_, to_second, column, length, depth);
+      }
     }
   };
   // Bias of the block's rows and a step's columns in a query head.

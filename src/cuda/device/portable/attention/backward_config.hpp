@@ -95,8 +95,6 @@ struct PortableBackwardConfig {
   static constexpr bool unit_strides() { return false; }  // between elements of rows, in fixups
   constexpr int keys() const { return columns; }          // of a tile of dBias
   constexpr int block_rows() const { return rows * row_warps(); }
-  // The next columns are copied behind dQ instead of before: its products begin sooner.
-  constexpr bool copies_late() const { return units() == 1 && most_dim() <= 64; }
   // Steps that need no mask are one piece of code, in which exponentials and dS
   // overlap with products.
   constexpr bool overlaps_chain() const {

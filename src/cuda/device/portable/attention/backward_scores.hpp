@@ -93,6 +93,13 @@ __device__ __forceinline__ bool find_rows(const Arguments& a, int32_t number, Ba
 // columns every row sees but for `visible`; both ends included.
 struct alignas(16) SeenColumns {
   int32_t first_any, last_any, first_all, last_all;
+
+  __device__ __forceinline__ bool any(int column) const {
+    return column >= first_any && column <= last_any;
+  }
+  __device__ __forceinline__ bool all(int column) const {
+    return column >= first_all && column <= last_all;
+  }
 };
 template <PortableBackwardConfig C>
 __device__ __forceinline__ SeenColumns seen_columns(const BackwardRows& rows, int row) {

@@ -16,7 +16,7 @@
 // Pipeline. The block visits its KV tiles n from the last to the first, with two stages of each:
 //
 //   1 wait for the copies of K(n) and V(n)      2 barrier      3 copy K(n-1) and V(n-1)
-//   4 S = Q K(n)^T, softmax, O += P V(n)
+//   4 S = Q K(n)^T, softmax, O += P V(n)        (mostly 3 behind S)
 //
 // One barrier a step does two things: it shows every thread the copies that others have waited for,
 // and it says that all warps are done with the stage that 3 fills. Warps skip 4 for tiles of keys
@@ -112,14 +112,14 @@ class PortableForward : PortableForwardBlock<C> {
     const ValueCopy value(kOfPlanes ? a_.value_planes : a_.value_rows, kv_entry, tile.kv_head,
                           tile.kv_begin, kOfPlanes ? 2 * C.value_length() : a_.value_dim,
                           C.vectors);
-    const auto copy_key = [&](int n, int stage, int column = 0) {
+    const auto copy_key = [&](int n, int stage, int column = 0, bool whole = false) {
       key.copy(memory_, address_, kKey + stage * C.key_bytes(), n * C.keys, tile.kv_len,
-               kPlanes * column);
+               kPlanes * column, whole);
     };
     const ForwardBias<C> bias(a_, tile);
-    const auto copy_value = [&](int n) {
+    const auto copy_value = [&](int n, bool whole = false) {
       value.copy(memory_, address_, value_offset(n), n * C.keys, tile.kv_len,
-                 kPlanes * first_column_);
+                 kPlanes * first_column_, whole);
       bias.copy(memory_, address_, tile, n);
       if constexpr (kOfPlanes) copy_numbers(tile, kv_entry, n);
     };
@@ -144,20 +144,19 @@ class PortableForward : PortableForwardBlock<C> {
       __syncthreads();
       query_.fill(query_vectors());
     }
-    const int first = own_.first, last = own_.last;
 #pragma unroll 1
     for (int n = tile.last; n >= tile.first; --n) {
+      const bool visits = n >= own_.first && n <= own_.last;
       ptx::cp_async_wait<0>();
       if (kClears && clears) value.clear_nonfinite(memory_ + value_offset(n));
       __syncthreads();
       const auto copy_next = [&] {
         if (n > tile.first) {
-          if constexpr (!C.streams()) copy_key(n - 1, (n - 1) % 2);
-          copy_value(n - 1);
+          if constexpr (!C.streams()) copy_key(n - 1, (n - 1) % 2, 0, true);
+          copy_value(n - 1, true);
         }
         ptx::cp_async_commit();
       };
-      const bool visits = n >= first && n <= last;
       if (!C.copies_late() || !visits) copy_next();
       const bool needs_mask = rules(0).needs_mask(own_, n);
       if constexpr (C.streams()) {
@@ -281,8 +280,8 @@ class PortableForward : PortableForwardBlock<C> {
       finish_scores(true);
     else
       finish_scores(false);
-    float factor[kTiles][2];
     if constexpr (kPlanes == 2) {
+      float factor[kTiles][2];
       uint32_t weights[2][kTiles][C.keys / 4];
       if (common) {
         constexpr float kFactor = power_of_two(kCommonKeyExponent - 14);
@@ -309,15 +308,17 @@ class PortableForward : PortableForwardBlock<C> {
           weights, value_vectors(n), [&](int i, int x, float sum) {
             out_[i][x] = fmaf(out_[i][x], factor[i][x / 2 % 2], sum);
           });
-      return;
+    } else if constexpr (C.dropout || C.columns() < 64) {
+      round_and_add(n, operands, scores);
     } else {
-      round_and_add(n, operands, scores, factor);
+      weigh_and_add(n, scores);
     }
   }
   template <class Operands>
-  __device__ __forceinline__ void round_and_add(int n, Operands (&operands)[kTiles], Scores& scores,
-                                                float (&factor)[kTiles][2]) {
+  __device__ __forceinline__ void round_and_add(int n, Operands (&operands)[kTiles],
+                                                Scores& scores) {
     uint32_t weights[kTiles][C.keys / 4];
+    float factor[kTiles][2];
     bool follows = false;
 #pragma unroll
     for (int i = 0; i < kTiles; ++i) {
@@ -331,6 +332,85 @@ class PortableForward : PortableForwardBlock<C> {
 #pragma unroll
       for (int i = 0; i < kTiles; ++i) rescale(out_[i], factor[i], rules(i).scale_log2(), rows_[i]);
     multiply_weights<C.dtype>(weights, value_vectors(n), out_);
+  }
+  // The same where products take as long as exponentials. Results are rescaled first, so that
+  // exponentials of 16 keys and products of the 16 before are one piece of code, and overlap.
+  __device__ __forceinline__ void weigh_and_add(int n, Scores& scores) {
+    const float scale = rules(0).scale_log2();
+    float largest[kTiles][2], shift[kTiles][2];
+    bool above[kTiles] = {}, any_above = false;
+#pragma unroll
+    for (int i = 0; i < kTiles; ++i) {
+      largest_scores(scores[i], largest[i]);
+#pragma unroll
+      for (int r = 0; r < 2; ++r) above[i] = above[i] || largest[i][r] > rows_[i].limit[r];
+      any_above = any_above || above[i];
+    }
+    const bool any = __any_sync(0xffffffffu, any_above);
+    if (any) {
+#pragma unroll
+      for (int i = 0; i < kTiles; ++i)
+        if (kTiles == 1 || __any_sync(0xffffffffu, above[i])) follow(i, largest[i], scale);
+    }
+#pragma unroll
+    for (int i = 0; i < kTiles; ++i)
+#pragma unroll
+      for (int r = 0; r < 2; ++r) shift[i][r] = power_shift<false>(rows_[i].maximum[r], scale);
+    float sums[kTiles][4];
+    const LaneVectors<kColumns> value = value_vectors(n);
+#pragma unroll
+    for (int k = 0; k < C.keys / 16; ++k) {
+      uint32_t weights[kTiles][4];
+#pragma unroll
+      for (int i = 0; i < kTiles; ++i) {
+#pragma unroll
+        for (int x = 0; x < 8; ++x) {
+          const float w =
+              weight_of_part<false>(fmaf(scores[i][8 * k + x], scale, shift[i][x / 2 % 2]));
+          scores[i][8 * k + x] = w;
+          sums[i][x % 4] = k == 0 && x < 4 ? w : sums[i][x % 4] + w;
+        }
+#pragma unroll
+        for (int x = 0; x < 4; ++x)
+          weights[i][x] =
+              round_pair<C.dtype>(scores[i][8 * k + 2 * x], scores[i][8 * k + 2 * x + 1]);
+      }
+      multiply_16_weights<C.dtype>(
+          k, [&](int i) -> const uint32_t(&)[4] { return weights[i]; }, value, out_);
+    }
+#pragma unroll
+    for (int i = 0; i < kTiles; ++i)
+#pragma unroll
+      for (int r = 0; r < 2; ++r) rows_[i].sum[r] += sums[i][2 * r] + sums[i][2 * r + 1];
+    if (any)
+#pragma unroll
+      for (int i = 0; i < kTiles; ++i) set_new_limits(i, scale);
+  }
+  // m follows in the rows of 16 whose largest scores exceed their limits. The limits become NaN
+  // until the step has summed its weights.
+  __device__ __forceinline__ void follow(int i, const float (&largest)[2], float scale) {
+    float factor[2];
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const float now = quad_max(largest[r]), before = rows_[i].maximum[r];
+      if (now > rows_[i].limit[r]) {
+        rows_[i].maximum[r] = now;
+        rows_[i].limit[r] = float_from_bits(0x7fffffffu);
+      }
+      factor[r] = follow_factor<false>(before, rows_[i].maximum[r], scale);
+      rows_[i].sum[r] *= factor[r];
+    }
+#pragma unroll
+    for (int x = 0; x < C.columns() / 2; ++x) out_[i][x] *= factor[x / 2 % 2];
+  }
+  __device__ __forceinline__ void set_new_limits(int i, float scale) {
+    const auto is_new = [&](int r) { return rows_[i].limit[r] != rows_[i].limit[r]; };
+    if (!__any_sync(0xffffffffu, is_new(0) || is_new(1))) return;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const float limit = limit_of(rows_[i], r, scale);
+      if (is_new(r)) rows_[i].limit[r] = limit;
+    }
   }
   // The exponential scales the scores of float32 by the factors of the queries, whose planes have
   // the scale, unless it comes before masks and bias.

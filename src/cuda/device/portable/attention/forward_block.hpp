@@ -100,19 +100,17 @@ class PortableForwardBlock {
     unsigned char* staged = memory_ + warp() * C.rows * kColumns * 2;
     // Of the thread's first row; packed ones have no common stride.
     float* const lse = C.packs ? nullptr : lse_of<C>(a_, own_, head_of(own / 4), query_of(own / 4));
+    float factor[kTiles][2];
+    finalize(lse, factor);
 #pragma unroll
     for (int i = 0; i < kTiles; ++i)
 #pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        const int row = 16 * i + 8 * r + own / 4;
-        const float factor = finalize(i, r, row, lse + (16 * i + 8 * r) * a_.lse_stride[2]);
+      for (int r = 0; r < 2; ++r)
 #pragma unroll
-        for (int j = 0; j < C.columns() / 8; ++j) {
-          const float(&sums)[4] = eight_columns(out_[i], j);
-          *reinterpret_cast<uint32_t*>(staged + vector_offset<kColumns>(row, j) + own % 4 * 4) =
-              factor == 0 ? 0 : round_pair<C.dtype>(sums[2 * r] * factor, sums[2 * r + 1] * factor);
-        }
-      }
+        for (int j = 0; j < C.columns() / 8; ++j)
+          *reinterpret_cast<uint32_t*>(
+              staged + vector_offset<kColumns>(16 * i + 8 * r + own / 4, j) + own % 4 * 4) =
+              rounded(i, r, j, factor[i][r]);
     __syncwarp();
     const int rows = row_count();
     const int columns = min(a_.value_dim - first_column_, C.columns());
@@ -122,7 +120,7 @@ class PortableForwardBlock {
       store_elements(staged, rows, columns);
   }
   // The same from registers alone: the lanes of a quad exchange words until each has whole vectors.
-  __device__ __forceinline__ void store_registers() const {
+  __device__ __forceinline__ void store_registers() {
     const int own = lane(), rows = row_count();
     float* const lse = lse_of<C>(a_, own_, head_of(own / 4), query_of(own / 4));
     const int vectors = min(a_.value_dim - first_column_, C.columns()) / kVector;
@@ -134,22 +132,18 @@ class PortableForwardBlock {
         sent = other;
     };
     uint16_t* to = out_row(own / 4) + first_column_ + own % 4 * kVector;
+    float factor[kTiles][2];
+    finalize(lse, factor);
 #pragma unroll
     for (int i = 0; i < kTiles; ++i)
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         const int row = 16 * i + 8 * r + own / 4;
-        const float factor = finalize(i, r, row, lse + (16 * i + 8 * r) * a_.lse_stride[2]);
 #pragma unroll
         for (int g = 0; g < C.columns() / 32; ++g) {
           ptx::Packed<4> words;
 #pragma unroll
-          for (int j = 0; j < 4; ++j) {
-            const float(&sums)[4] = eight_columns(out_[i], 4 * g + j);
-            words.word[j] =
-                factor == 0 ? 0
-                            : round_pair<C.dtype>(sums[2 * r] * factor, sums[2 * r + 1] * factor);
-          }
+          for (int j = 0; j < 4; ++j) words.word[j] = rounded(i, r, 4 * g + j, factor[i][r]);
           const bool odd = own % 2 != 0, upper = own % 4 >= 2;
           exchange(words.word[0], words.word[1], 1, odd);
           exchange(words.word[2], words.word[3], 1, odd);
@@ -159,6 +153,30 @@ class PortableForwardBlock {
         }
         to += 8 * a_.out_rows.stride[2];
       }
+  }
+  // Two results of a row.
+  __device__ __forceinline__ uint32_t rounded(int i, int r, int j, float factor) const {
+    const float(&sums)[4] = eight_columns(out_[i], j);
+    return round_pair<C.dtype>(sums[2 * r] * factor, sums[2 * r + 1] * factor);
+  }
+  // Stores lse of all rows, `lse` of the thread's first one, and returns the factors of their
+  // results. Those of rows without visible keys become 0: they may be 0 times NaN.
+  __device__ __forceinline__ void finalize(float* lse, float (&factor)[kTiles][2]) {
+    bool empty = false;
+#pragma unroll
+    for (int i = 0; i < kTiles; ++i)
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        factor[i][r] =
+            finalize(i, r, 16 * i + 8 * r + lane() / 4, lse + (16 * i + 8 * r) * a_.lse_stride[2]);
+        empty = empty || factor[i][r] == 0;
+      }
+    if (!__any_sync(0xffffffffu, empty)) return;
+#pragma unroll
+    for (int i = 0; i < kTiles; ++i)
+#pragma unroll
+      for (int x = 0; x < C.columns() / 2; ++x)
+        if (factor[i][x / 2 % 2] == 0) out_[i][x] = 0;
   }
   // Stores lse of a row and returns the factor of its results: 0 for a row without visible keys.
   __device__ __forceinline__ float finalize(int i, int r, int row, float* lse) const {

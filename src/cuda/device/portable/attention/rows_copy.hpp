@@ -28,66 +28,6 @@ class TileCopy {
   static constexpr int kLanes = lanes(), kPass = kThreads / kLanes;
 
  public:
-  // Rows count from `begin` of the head; of elements there are `dim`. Rows are whole vectors if
-  // `vectors`.
-  __device__ __forceinline__ TileCopy(const RowsInMemory& rows, int64_t entry, int64_t head,
-                                      int64_t begin, int dim, bool vectors)
-      : rows_(rows), dim_(dim), vectors_(vectors) {
-    move_to(entry, head, begin);
-  }
-  // To the rows of another head.
-  __device__ __forceinline__ void move_to(int64_t entry, int64_t head, int64_t begin) {
-    const Own own;
-    data_ = row_at<Bits>(rows_, entry, head, begin + own.row) +
-            int64_t{own.vector * kEach} * rows_.stride[3];
-  }
-
-  // Begins to copy rows from `first` on, of those before `end`, and elements from `column` on. The
-  // tile is at `offset` of the shared memory.
-  __device__ __forceinline__ void copy(unsigned char* memory, uint32_t address, int offset,
-                                       int first, int end, int column = 0) const {
-    const Own own;
-    const int elements = clamp(dim_ - column - own.vector * kEach, 0, kEach);
-    const int rows = elements == 0 ? 0 : end - first;
-    const Bits* from =
-        data_ + first * rows_.stride[2] + (column == 0 ? 0 : column * rows_.stride[3]);
-    if (vectors_)
-      own.for_each<kRows>([&](int row, int at) {
-        ptx::cp_async_or_zero(address + static_cast<uint32_t>(offset + at), from, row < rows);
-        from += kPass * rows_.stride[2];
-      });
-    else
-      own.for_each<1>([&](int row, int at) {
-        gather(from, row < rows ? elements : 0, memory + offset + at);
-        from += kPass * rows_.stride[2];
-      });
-  }
-  // The same from the first row on, of 2^pack heads, of which `end` rows each: row r is row r >>
-  // pack of head r % 2^pack, from the tensor's head on.
-  __device__ __forceinline__ void copy_packed(unsigned char* memory, uint32_t address, int offset,
-                                              int end, int column, int pack) const {
-    const Own own;
-    const int elements = clamp(dim_ - column - own.vector * kEach, 0, kEach);
-    const int rows = elements == 0 ? 0 : end << pack, mask = (1 << pack) - 1;
-    const Bits* const first = data_ - own.row * rows_.stride[2] + column * rows_.stride[3];
-    own.template for_each<1>([&](int row, int at) {
-      const Bits* const from =
-          first + (row >> pack) * rows_.stride[2] + (row & mask) * rows_.stride[1];
-      if (vectors_)
-        ptx::cp_async_or_zero(address + static_cast<uint32_t>(offset + at), from, row < rows);
-      else
-        gather(from, row < rows ? elements : 0, memory + offset + at);
-    });
-  }
-  // Clears non-finite elements of what the thread itself has copied, after it has arrived.
-  static __device__ __forceinline__ void clear_nonfinite(unsigned char* tile) {
-    Own().for_each<kRows>([&](int, int at) {
-      auto* vector = reinterpret_cast<uint4*>(tile + at);
-      *vector = finite_or_zero<D>(*vector);
-    });
-  }
-
- private:
   // The thread's first row, and its vector of each. The number of the thread is read again for each
   // tile, so that they take no registers in between.
   struct Own {
@@ -108,6 +48,86 @@ class TileCopy {
           use(pass + row, vector_offset<kLength>(pass + row, vector));
     }
   };
+  // Rows count from `begin` of the head; of elements there are `dim`. Rows are whole vectors if
+  // `vectors`.
+  __device__ __forceinline__ TileCopy(const RowsInMemory& rows, int64_t entry, int64_t head,
+                                      int64_t begin, int dim, bool vectors)
+      : rows_(rows), dim_(dim), vectors_(vectors) {
+    move_to(entry, head, begin);
+  }
+  // To the rows of another head.
+  __device__ __forceinline__ void move_to(int64_t entry, int64_t head, int64_t begin) {
+    const Own own;
+    data_ = row_at<Bits>(rows_, entry, head, begin + own.row) +
+            int64_t{own.vector * kEach} * rows_.stride[3];
+  }
+
+  // Begins to copy rows from `first` on, of those before `end`, and elements from `column` on. The
+  // tile is at `offset` of the shared memory. `whole`, a constant: all of its rows are before
+  // `end`.
+  __device__ __forceinline__ void copy(unsigned char* memory, uint32_t address, int offset,
+                                       int first, int end, int column = 0,
+                                       bool whole = false) const {
+    const Own own;
+    if (vectors_)
+      copy_vectors(own, address, offset, first, end, column, whole);
+    else
+      copy_elements(own, memory, offset, first, end, column);
+  }
+  // The same of tensors whose rows are vectors, or are not.
+  __device__ __forceinline__ void copy_vectors(const Own& own, uint32_t address, int offset,
+                                               int first, int end, int column,
+                                               bool whole = false) const {
+    const int rows = elements_of(own, column) == 0 ? 0 : end - first;
+    const bool any = elements_of(own, column) != 0;
+    const Bits* from = first_of(first, column);
+    own.template for_each<kRows>([&](int row, int at) {
+      ptx::cp_async_or_zero(address + static_cast<uint32_t>(offset + at), from,
+                            whole ? any : row < rows);
+      from += kPass * rows_.stride[2];
+    });
+  }
+  __device__ __forceinline__ void copy_elements(const Own& own, unsigned char* memory, int offset,
+                                                int first, int end, int column) const {
+    const int elements = elements_of(own, column);
+    const Bits* from = first_of(first, column);
+    own.template for_each<1>([&](int row, int at) {
+      gather(from, row < end - first ? elements : 0, memory + offset + at);
+      from += kPass * rows_.stride[2];
+    });
+  }
+  // The same from the first row on, of 2^pack heads, of which `end` rows each: row r is row r >>
+  // pack of head r % 2^pack, from the tensor's head on.
+  __device__ __forceinline__ void copy_packed(unsigned char* memory, uint32_t address, int offset,
+                                              int end, int column, int pack) const {
+    const Own own;
+    const int elements = elements_of(own, column);
+    const int rows = elements == 0 ? 0 : end << pack, mask = (1 << pack) - 1;
+    const Bits* const first = data_ - own.row * rows_.stride[2] + column * rows_.stride[3];
+    own.template for_each<1>([&](int row, int at) {
+      const Bits* const from =
+          first + (row >> pack) * rows_.stride[2] + (row & mask) * rows_.stride[1];
+      if (vectors_)
+        ptx::cp_async_or_zero(address + static_cast<uint32_t>(offset + at), from, row < rows);
+      else
+        gather(from, row < rows ? elements : 0, memory + offset + at);
+    });
+  }
+  // Clears non-finite elements of what the thread itself has copied, after it has arrived.
+  static __device__ __forceinline__ void clear_nonfinite(unsigned char* tile) {
+    Own().for_each<kRows>([&](int, int at) {
+      auto* vector = reinterpret_cast<uint4*>(tile + at);
+      *vector = finite_or_zero<D>(*vector);
+    });
+  }
+
+ private:
+  __device__ __forceinline__ int elements_of(const Own& own, int column) const {
+    return clamp(dim_ - column - own.vector * kEach, 0, kEach);
+  }
+  __device__ __forceinline__ const Bits* first_of(int row, int column) const {
+    return data_ + row * rows_.stride[2] + (column == 0 ? 0 : column * rows_.stride[3]);
+  }
   __device__ __forceinline__ void gather(const auto* from, int count, unsigned char* to) const {
 #pragma unroll
     for (int i = 0; i < kEach; ++i)

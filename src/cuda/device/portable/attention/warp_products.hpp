@@ -65,26 +65,37 @@ __device__ __forceinline__ void multiply_rows(const Rows& a, const LaneVectors<k
   }
 }
 
-// sums += W B for rounded weights W of the warp, in the layout of sums, and rows of B. `b`: the
-// lane's vectors of those rows.
+// sums += W B for rounded weights W of the warp, in the layout of sums, and 16 rows of B from
+// 16 * k on. weights_of(i): of 16 of the warp's rows; `b`: the lane's vectors of the rows of B.
+template <DType D, class WeightsOf, int kLength, int kTiles, int kCount>
+__device__ __forceinline__ void multiply_16_weights(int k, const WeightsOf& weights_of,
+                                                    const LaneVectors<kLength>& b,
+                                                    float (&sums)[kTiles][kCount]) {
+#pragma unroll
+  for (int j = 0; j < kCount / 8; ++j) {
+    uint32_t right[4];
+    ptx::ldmatrix_x4_trans(b.at(k, j), right);
+#pragma unroll
+    for (int h = 0; h < 2; ++h)
+#pragma unroll
+      for (int i = 0; i < kTiles; ++i)
+        ptx::mma<D>(eight_columns(sums[i], 2 * j + h), weights_of(i), right[2 * h],
+                    right[2 * h + 1]);
+  }
+}
+// The same over all weights.
 template <DType D, int kLength, int kTiles, int kWeights, int kCount>
 __device__ __forceinline__ void multiply_weights(const uint32_t (&weights)[kTiles][kWeights],
                                                  const LaneVectors<kLength>& b,
                                                  float (&sums)[kTiles][kCount]) {
 #pragma unroll
   for (int k = 0; k < kWeights / 4; ++k)
-#pragma unroll
-    for (int j = 0; j < kCount / 8; ++j) {
-      uint32_t right[4];
-      ptx::ldmatrix_x4_trans(b.at(k, j), right);
-#pragma unroll
-      for (int h = 0; h < 2; ++h)
-#pragma unroll
-        for (int i = 0; i < kTiles; ++i)
-          ptx::mma<D>(eight_columns(sums[i], 2 * j + h),
-                      reinterpret_cast<const uint32_t(&)[4]>(weights[i][4 * k]), right[2 * h],
-                      right[2 * h + 1]);
-    }
+    multiply_16_weights<D>(
+        k,
+        [&](int i) -> const uint32_t(&)[4] {
+          return reinterpret_cast<const uint32_t(&)[4]>(weights[i][4 * k]);
+        },
+        b, sums);
 }
 
 }  // namespace perseid::internal::cuda
