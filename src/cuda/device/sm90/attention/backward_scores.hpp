@@ -241,7 +241,10 @@ class BackwardScores {
   __device__ __forceinline__ bool hides_any(const BackwardTile& tile,
                                             const BackwardStep& step) const {
     const int query = step.block * C.queries, gap = gap_before<C>(problem_, query);
-    return passes_queries(tile, step) || tile.key + C.keys() > tile.kv_len ||
+    // Of planes by thread, for want of uniform registers.
+    const bool passes_keys = C.dtype == DType::kF32 ? thread_.own_key(tile) + 8 >= tile.kv_len
+                                                    : tile.key + C.keys() > tile.kv_len;
+    return passes_queries(tile, step) || passes_keys ||
            (C.right && query + tile.right + gap < tile.key + C.keys()) ||
            (C.left && query + C.queries - 1 + tile.left + gap > tile.key);
   }
