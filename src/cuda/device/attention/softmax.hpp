@@ -47,23 +47,15 @@ __device__ __forceinline__ uint32_t elements_between(int begin, int end) {
   };
   return kLeft ? before(end) & ~before(begin) : before(end);
 }
-// Scores whose bits are not set become -inf.
+// Scores whose bits are not set become -inf, or weights `hidden`.
 template <int kCount>
-__device__ __forceinline__ void hide_scores(float (&scores)[kCount], const uint32_t (&seen)[2]) {
+__device__ __forceinline__ void hide_scores(float (&scores)[kCount], const uint32_t (&seen)[2],
+                                            float hidden = minus_infinity()) {
 #pragma unroll
   for (int i = 0; i < kCount; ++i) {
     const int element = i / 4 * 2 + i % 2;
-    if ((seen[i / 2 % 2] & 1u << element) == 0) scores[i] = minus_infinity();
+    if ((seen[i / 2 % 2] & 1u << element) == 0) scores[i] = hidden;
   }
-}
-// Scores outside of [begin, end), of the thread's two rows, become -inf.
-template <bool kLeft, int kCount>
-__device__ __forceinline__ void mask_scores(float (&scores)[kCount], const int (&begin)[2],
-                                            const int (&end)[2]) {
-  uint32_t seen[2];
-#pragma unroll
-  for (int r = 0; r < 2; ++r) seen[r] = elements_between<kLeft, kCount / 2>(begin[r], end[r]);
-  hide_scores(scores, seen);
 }
 
 // The two rows of a thread.

@@ -153,7 +153,7 @@ class PortableBackwardWarps : protected PortableBackwardBlock<C> {
       if constexpr (C.adds_queries) {
         if (equal_columns_ && equal_rows_) {
           const float largest = largest_of_warp(products);
-          if (largest < 0x1p100f) {
+          if (largest < largest_of_common(numbers)) {
             add_plane_gradient_once(numbers, columns, largest, products);
             return;
           }
@@ -181,6 +181,15 @@ class PortableBackwardWarps : protected PortableBackwardBlock<C> {
     multiply_plane_weights<kPart / 2, kChunk>(weights, columns, [&](int i, int x, float sum) {
       sums[i][x] = fmaf(sum, factor[i][x / 2 % 2], sums[i][x]);
     });
+  }
+  // What dS is below where all columns have the numbers at `numbers`, and all rows equal ones,
+  // unless delta is larger than dP: of values of other blocks, or of grad_lse. Then one power of
+  // two for all would take the bits of rows that have no such delta.
+  __device__ __forceinline__ float largest_of_common(uint32_t numbers) const {
+    const float of_column = ptx::load_shared_v2(numbers).y;
+    const float of_row =
+        ptx::load_shared_v2(address_ + static_cast<uint32_t>(C.numbers_offset())).y;
+    return C.value_dim * power_of_minus(-fminf(of_column + of_row + 2, 90));
   }
   // dK from dS that is split for dQ as well, with one power of two, where neither queries nor keys
   // have numbers of their own. `ds` is then its planes.

@@ -82,7 +82,7 @@ class BackwardClearing {
       a_.nonfinite_keys[tile_.batch * a_.kv_heads + tile_.kv_head] = 1;
     }
     ptx::fence_proxy_async();
-    ptx::named_barrier_sync(kClearing + consumer, kClearingThreads);
+    ptx::named_barrier_any(kClearing + consumer, kClearingThreads, found);
   }
 
   const AttentionBackwardArguments& a_;
@@ -124,12 +124,12 @@ class NonfiniteCheck {
   }
 
  private:
-  // By the whole consumer; true once the tile is cleared.
+  // By the whole consumer; true once elements of the tile were cleared. What was found may have
+  // been a product of finite numbers that overflowed.
   __device__ __forceinline__ bool vote(bool found) const {
     if (!ptx::named_barrier_any(kClearing + c_.thread.consumer, kClearingThreads, found))
       return false;
-    ptx::named_barrier_sync(kClearing + c_.thread.consumer, kClearingThreads);
-    return true;
+    return ptx::named_barrier_any(kClearing + c_.thread.consumer, kClearingThreads, false);
   }
   // A row with such an element has no finite product, so one product of each of the thread's two
   // keys shows it.

@@ -32,16 +32,17 @@
 // range: each consumer multiplies it by a power of two that brings its largest below 2^15, which
 // its warps exchange. Tensor cores sum over queries for dK and over keys for dQ, where u is to be
 // multiplied by f, or by g. Mostly all rows of a tile and of the queries that see it have the
-// common numbers, and one split of u serves both. Otherwise (kOwn) u f and u g are split each for
-// itself, the latter times 2^(E - e), so that queries with small dO keep their accuracy.
+// common numbers, and one split of u serves both. Otherwise (kOwn) W, u f and u g are split each
+// for itself, by a power of two for each key, or for each query: rows that see no large number keep
+// their accuracy beside those that do.
 //
 // Rows with numbers that planes do not hold have a NaN for a factor. They, and NaN and infinity of
 // the statistics, make results NaN that depend on them; those rows get a fixup
 // (attention/backward_fixup.hpp). Hidden pairs have W and u of 0, whatever the factors are.
 //
 // Barriers, besides the pipelines: kOwnWarps + consumer: the consumer's warps have written their
-// largest u, and their part of dS. dS of the step before has been read by then: each warp has
-// waited for its part of dQ.
+// largest u (if kOwn, have cleared those of queries, and have written them), and their part of dS.
+// dS of the step before has been read by then: each warp has waited for its part of dQ.
 //
 // Limits: scale is positive. The sums of dQ get their summands in any order.
 #pragma once
@@ -145,7 +146,7 @@ class PlanesConsumer : PlanesStep<C, kOwn> {
     chain_.hide_unseen(scores_, tile_, step);
     this->scores_to_weights(numbers, scores_);
     Planes weights;
-    split_weights(scores_, weights[0], weights[1]);
+    this->split_for_values(scores_, weights);
     if constexpr (C.dropout) this->drop(dropped, scores_, weights);
 
     // dV = W^T dO; dS under it
@@ -155,16 +156,16 @@ class PlanesConsumer : PlanesStep<C, kOwn> {
     const auto add_values = [&] {
       ptx::fence_operand(gradient);
       thread_.release(shared_.grad_outs(), state);
-      add_products(gradient, numbers.scale * kValueFactor, grad_value_);
+      add_products(gradient, this->value_factors(numbers.scale), grad_value_);
     };
     ptx::wgmma_wait<kOwn ? 0 : 1>();
     ptx::fence_operand(products);
     if constexpr (kOwn) add_values();  // whose registers two splits of dS need
     this->weights_to_ds(numbers, scores_, products);
     Planes ds;
-    const float factor = this->split_ds(numbers, 0, products, ds, [] {}) * numbers.scale;
+    const float of_keys = this->split_ds(numbers, 0, products, ds, [] {}) * numbers.scale;
     ptx::named_barrier_sync(Step::kOwnWarps + thread_.consumer, 128);
-    const auto of_queries = this->query_factors(numbers, 0, thread_.consumer);
+    const RowFactors of_queries = this->query_factors(numbers, 0, thread_.consumer);
 
     // dK = dS^T Q; dV is added under it
     ptx::wgmma_fence();
@@ -183,7 +184,7 @@ class PlanesConsumer : PlanesStep<C, kOwn> {
     ptx::wgmma_wait<1>();
     ptx::fence_operand(key_gradient);
     thread_.release(shared_.queries(), state);
-    add_products(key_gradient, factor, grad_key_);
+    add_products(key_gradient, this->key_factors(of_keys), grad_key_);
     next_step();
     const bool visits = has_step() && visits_step();
     issue_scores(visits);

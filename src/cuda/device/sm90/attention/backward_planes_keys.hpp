@@ -27,7 +27,7 @@ class KeyRows {
                                                int warp, int keys) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
     bool own = false;
-    // The rows of a lane are loaded before one is written.
+    // The rows of a warp are loaded before one is written.
 #pragma unroll
     for (int turn = 0; turn < kRowsOfWarp / kRowsAtOnce; turn += 2) {
       const auto row = [&](int i) {
@@ -47,6 +47,7 @@ class KeyRows {
                                     load(pairs.first, loaded_keys, 1)};
       const RowSplit<P> second[2] = {load(pairs.second, loaded_values, 0),
                                      load(pairs.second, loaded_values, 1)};
+      __syncwarp();  // lanes overwrite what others of their row have read
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const RowNumbers numbers =

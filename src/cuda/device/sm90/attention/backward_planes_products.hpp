@@ -43,7 +43,7 @@ class PlanesSplitProducts : protected PlanesStep<C, kOwn> {
     ptx::wgmma_fence();
     this->issue_queries(sums, 0, 0, kColumn);
     ptx::wgmma_commit();
-    const auto factors = this->query_factors(numbers, 0, 1);
+    const RowFactors factors = this->query_factors(numbers, 0, 1);
     ptx::wgmma_wait<0>();
     ptx::fence_operand(sums);
 #pragma unroll
@@ -95,7 +95,7 @@ class PlanesValueConsumer : PlanesSplitProducts<C, kOwn> {
     chain_.hide_unseen(scores_, tile_, step);
     this->scores_to_weights(numbers, scores_);
     Planes weights;
-    split_weights(scores_, weights[0], weights[1]);
+    this->split_for_values(scores_, weights);
     if constexpr (C.dropout) this->drop(dropped, scores_, weights);
     float4* const to = shared_.weights() + 32 * thread_.warp + thread_.lane;
 #pragma unroll
@@ -112,7 +112,7 @@ class PlanesValueConsumer : PlanesSplitProducts<C, kOwn> {
     ptx::wgmma_wait<1>();
     ptx::fence_operand(gradient);
     thread_.release(shared_.grad_outs(), state);
-    add_products(gradient, numbers.scale * kValueFactor, grad_value_);
+    add_products(gradient, this->value_factors(numbers.scale), grad_value_);
 
     // dQ = dS K
     ptx::named_barrier_sync(kBothConsumers, 256);
@@ -181,9 +181,10 @@ class PlanesKeyConsumer : PlanesSplitProducts<C, kOwn> {
     }
     this->weights_to_ds(numbers, weights, products_);
     Planes ds;
-    const float factor = numbers.scale * this->split_ds(numbers, 0, products_, ds, [&] {
+    const auto await_ds = [&] {
       if (number > 0) ptx::named_barrier_sync(Base::kDsRead, 256);
-    });
+    };
+    const float of_keys = this->split_ds(numbers, 0, products_, ds, await_ds);
     ptx::named_barrier_sync(kBothConsumers, 256);
 
     // dK = dS^T Q
@@ -193,7 +194,7 @@ class PlanesKeyConsumer : PlanesSplitProducts<C, kOwn> {
     issue_products(number + 1, more);
     ptx::wgmma_wait<1>();
     ptx::fence_operand(gradient);
-    add_products(gradient, factor, grad_key_);
+    add_products(gradient, this->key_factors(of_keys * numbers.scale), grad_key_);
 
     // dQ = dS K
     if constexpr (C.key_dim > kChunk)

@@ -38,6 +38,9 @@ class QuerySplit {
   static constexpr PlanesConfig P{C.plane_length(max(C.key_dim, C.value_dim))};
   // Rows of grad_out that are smaller by more would lose accuracy in products with common numbers.
   static constexpr int kCommonSpread = 10;
+  // Of rows with common values and without grad_lse, delta times 2^-e is below 2^13. One that is
+  // larger would take the bits of other rows in common products.
+  static constexpr float kCommonDelta = 0x1p14f;
 
  public:
   __device__ __forceinline__ QuerySplit(const AttentionBackwardPlanesArguments& arguments,
@@ -121,9 +124,9 @@ class QuerySplit {
     numbers.shift[row] = in_log2.rounded + static_cast<float>(most - exponent - 15);
     numbers.delta[row] = delta * power(-exponent);
     numbers.factor[row] = shared_.factor[row];
-    numbers.share[row] = power(most - exponent);
     return shared_.factor[row] != power_of_two(kCommonQueryExponent - 14) ||
-           most - exponent > kCommonSpread || lse != lse || is_nonfinite(numbers.delta[row]);
+           most - exponent > kCommonSpread || lse != lse ||
+           !(fabsf(numbers.delta[row]) < kCommonDelta);
   }
 
   const AttentionBackwardPlanesArguments& a_;

@@ -44,7 +44,10 @@ struct PlanesShared {
   static constexpr int kNumbers = kWeights + C.weight_bytes();
   static constexpr int kKeyNumbers = kNumbers + C.kStages * static_cast<int>(sizeof(QueryNumbers));
   static constexpr int kLargest = kKeyNumbers + C.keys() * static_cast<int>(sizeof(RowNumbers));
-  static constexpr int kFactors = kLargest + C.kConsumers * 2 * 16;
+  static constexpr int kLargestOfQueries = kLargest + C.kConsumers * 16;
+  static constexpr int kLargestOfKeys =
+      kLargestOfQueries + (C.split_keys ? C.kConsumers : 1) * C.queries * 4;
+  static constexpr int kFactors = kLargestOfKeys + (C.split_keys ? 1 : C.kConsumers) * C.keys() * 4;
   static constexpr int kBarriers = kFactors + 2 * C.kConsumers * 4;
   static constexpr int kSteps = kBarriers + 16;
   static_assert(kSteps + 2 * Steps::kBytes <= C.planes_shared_bytes());
@@ -75,9 +78,19 @@ struct PlanesShared {
   __device__ __forceinline__ RowNumbers& key_numbers(int key) const {
     return reinterpret_cast<RowNumbers*>(memory + kKeyNumbers)[key];
   }
-  // The largest magnitudes of what a consumer's warps split, for dK and for dQ.
-  __device__ __forceinline__ uint4& largest(int consumer, int operand) const {
-    return reinterpret_cast<uint4*>(memory + kLargest)[2 * consumer + operand];
+  // The largest magnitudes of what a consumer's warps split, of each warp; and where rows have
+  // numbers of their own, of each query of a step, and each key of the tile. Split by products, the
+  // second consumer alone splits for queries.
+  __device__ __forceinline__ uint4& largest(int consumer) const {
+    return reinterpret_cast<uint4*>(memory + kLargest)[consumer];
+  }
+  __device__ __forceinline__ uint32_t* largest_of_queries(int consumer) const {
+    return reinterpret_cast<uint32_t*>(memory + kLargestOfQueries) +
+           (C.split_keys ? C.queries * consumer : 0);
+  }
+  __device__ __forceinline__ uint32_t* largest_of_keys(int consumer) const {
+    return reinterpret_cast<uint32_t*>(memory + kLargestOfKeys) +
+           (C.split_keys ? 0 : C.keys() * consumer);
   }
   // What products with a consumer's dS of a step are to be multiplied by, for dQ.
   __device__ __forceinline__ float& factor(int buffer, int consumer) const {

@@ -26,12 +26,20 @@ __device__ __forceinline__ void clear_sums(float (&sums)[kCount]) {
 #pragma unroll
   for (float& x : sums) x = 0;
 }
-// sums += products * factor.
+// What a thread's two rows of products are to be multiplied by.
+struct RowFactors {
+  float of_row[2];
+
+  __device__ __forceinline__ RowFactors times(float factor) const {
+    return {{of_row[0] * factor, of_row[1] * factor}};
+  }
+};
+// sums += products * factors.
 template <int kCount>
-__device__ __forceinline__ void add_products(const float (&products)[kCount], float factor,
-                                             float (&sums)[kCount]) {
+__device__ __forceinline__ void add_products(const float (&products)[kCount],
+                                             const RowFactors& factors, float (&sums)[kCount]) {
 #pragma unroll
-  for (int i = 0; i < kCount; ++i) sums[i] = fmaf(products[i], factor, sums[i]);
+  for (int i = 0; i < kCount; ++i) sums[i] = fmaf(products[i], factors.of_row[i / 2 % 2], sums[i]);
 }
 
 // kOwn: rows have numbers of their own.
@@ -46,23 +54,31 @@ class PlanesStep {
   __device__ __forceinline__ PlanesStep(const AttentionBackwardPlanesArguments& arguments,
                                         const PlanesShared<C>& shared, const BackwardTile& tile,
                                         int consumer)
-      : a_(arguments), shared_(shared), tile_(tile), thread_{consumer}, chain_(a_, thread_) {
-    if constexpr (kOwn) {
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        const int key = thread_.own_key(tile) + 8 * r;
-        RowNumbers own{1, 0};
-        if (key < tile.kv_len) own = shared.key_numbers(key - tile.key);
-        key_factor_[r] = own.factor;
-        value_factor_[r] = power_of_minus(kOfPlanes - own.exponent);
-      }
-    }
-  }
+      : a_(arguments), shared_(shared), tile_(tile), thread_{consumer}, chain_(a_, thread_) {}
 
   // Planes of both second rows, dO and V, reach 2^15 instead of 2.
   static constexpr float kOfPlanes = 28;
   static constexpr float kQueryFactor = power_of_two(kCommonQueryExponent - 14);
   static constexpr float kKeyFactor = power_of_two(kCommonKeyExponent - 14);
+
+  // The numbers of the thread's two keys, if kOwn. Read again in each phase: registers are scarce.
+  struct KeyNumbers {
+    float factor[2], value_factor[2];
+  };
+  __device__ __forceinline__ KeyNumbers key_numbers() const {
+    KeyNumbers keys{};
+    if constexpr (kOwn) {
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const int key = thread_.own_key(tile_) + 8 * r;
+        RowNumbers own{1, 0};
+        if (key < tile_.kv_len) own = shared_.key_numbers(key - tile_.key);
+        keys.factor[r] = own.factor;
+        keys.value_factor[r] = power_of_minus(kOfPlanes - own.exponent);
+      }
+    }
+    return keys;
+  }
 
   // ---- Products ----
 
@@ -118,19 +134,18 @@ class PlanesStep {
     multiply(0, 0, true);
   }
   // What they are to be multiplied by, of the thread's two queries.
-  struct QueryFactors {
-    float of_row[2];
-  };
-  __device__ __forceinline__ QueryFactors query_factors(const QueryNumbers& numbers, int buffer,
-                                                        int consumer) const {
-    QueryFactors factors;
+  __device__ __forceinline__ RowFactors query_factors(const QueryNumbers& numbers, int buffer,
+                                                      int consumer) const {
+    RowFactors factors;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      factors.of_row[r] = shared_.factor(buffer, consumer) * numbers.scale;
+      const int query = 16 * thread_.warp + thread_.lane / 4 + 8 * r;
       if constexpr (kOwn)
-        factors.of_row[r] /= numbers.share[16 * thread_.warp + thread_.lane / 4 + 8 * r];
+        factors.of_row[r] = Power(shared_.largest_of_queries(consumer)[query]).factor;
+      else
+        factors.of_row[r] = shared_.factor(buffer, consumer);
     }
-    return factors;
+    return factors.times(numbers.scale);
   }
   // To memory, from column `column` of dQ on.
   template <int kCount>
@@ -153,6 +168,7 @@ class PlanesStep {
   }
   __device__ __forceinline__ void scores_to_weights(const QueryNumbers& numbers,
                                                     float (&scores)[kScores]) const {
+    const KeyNumbers keys = key_numbers();
 #pragma unroll
     for (int i = 0; i < kScores; i += 4) {
       const float2 shift = pair_of(numbers.shift, i);
@@ -162,12 +178,28 @@ class PlanesStep {
       for (int e = 0; e < 4; ++e) {
         float& score = scores[i + e];
         const bool hidden = kOwn && score == minus_infinity();
-        if constexpr (kOwn) score *= key_factor_[e / 2];
+        if constexpr (kOwn) score *= keys.factor[e / 2];
         const float weight = ptx::approximate_exp2(
             fmaf(score, e % 2 == 0 ? factor.x : factor.y, -(e % 2 == 0 ? shift.x : shift.y)));
         score = hidden ? 0 : weight;
       }
     }
+  }
+  // W as planes for dV.
+  __device__ __forceinline__ void split_for_values(const float (&weights)[kScores],
+                                                   Planes& planes) const {
+    if constexpr (!kOwn) {
+      split_weights(weights, planes[0], planes[1]);
+    } else {
+      float scaled[kScores];
+#pragma unroll
+      for (int i = 0; i < kScores; ++i) scaled[i] = weights[i];
+      split_by_key(scaled, planes);
+    }
+  }
+  // What products with them are to be multiplied by, with the step's scale.
+  __device__ __forceinline__ RowFactors value_factors(float scale) const {
+    return key_factors(scale * kValueFactor);
   }
   // Dropped weights add nothing to dV, and become negative.
   __device__ __forceinline__ void drop(const DroppedBits<C>& dropped, float (&weights)[kScores],
@@ -186,13 +218,14 @@ class PlanesStep {
                                                 const float (&weights)[kScores],
                                                 float (&products)[kScores]) const {
     const float rescale = dropout_factor<C.dropout>(a_);
+    const KeyNumbers keys = key_numbers();
 #pragma unroll
     for (int i = 0; i < kScores; i += 4) {
       const float2 delta = pair_of(numbers.delta, i);
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
         float factor =
-            kOwn ? value_factor_[e / 2] : power_of_minus(kOfPlanes - kCommonValueExponent);
+            kOwn ? keys.value_factor[e / 2] : power_of_minus(kOfPlanes - kCommonValueExponent);
         if constexpr (C.dropout)
           factor = float_bits(weights[i + e]) >> 31 != 0 ? 0 : factor * rescale;
         const float weight = C.dropout ? fabsf(weights[i + e]) : weights[i + e];
@@ -202,75 +235,146 @@ class PlanesStep {
     }
   }
   // u as planes for dK, and to shared memory for dQ. Returns what products with the former are to
-  // be multiplied by, without the step's scale.
+  // be multiplied by, without the step's scale; if kOwn, each key has its own (key_factors).
   // `before_store` runs before the first store.
   template <class BeforeStore>
   __device__ __forceinline__ float split_ds(const QueryNumbers& numbers, int buffer,
                                             float (&u)[kScores], Planes& planes,
                                             const BeforeStore& before_store) const {
     if constexpr (!kOwn) {
-      const Power power = power_of(0, u);
+      const Power power = power_of(u);
       split_times(power.scale, u, planes);
       before_store();
       store_ds(planes[0], planes[1], buffer, power.factor * kKeyFactor);
       return power.factor * kQueryFactor;
     } else {
-      // A NaN of the numbers is in the weights already where the pair is seen.
+      // A NaN of the numbers is in u already where the pair is seen; elsewhere u is 0.
+      KeyNumbers keys = key_numbers();
+#pragma unroll
+      for (float& factor : keys.factor) factor = fmaxf(factor, 0);
+#pragma unroll
+      for (int i = 0; i < kScores; ++i) u[i] *= keys.factor[i / 2 % 2];
+      before_store();
+      find_largest_of_queries(u);
 #pragma unroll
       for (int i = 0; i < kScores; i += 4) {
-        const float2 share = pair_of(numbers.share, i);
+        const uint2 largest = largest_of_pair(i);
+        const float scale[2] = {Power(largest.x).scale, Power(largest.y).scale};
 #pragma unroll
-        for (int e = 0; e < 4; ++e) {
-          float& x = u[i + e];
-          x = x == 0 ? 0 : x * (key_factor_[e / 2] * (e % 2 == 0 ? share.x : share.y));
-        }
+        for (int e = 0; e < 4; ++e) u[i + e] *= scale[e % 2];
       }
-      const Power of_keys = power_of(1, u);
-      split_times(of_keys.scale, u, planes);
-      before_store();
-      store_ds(planes[0], planes[1], buffer, of_keys.factor);
+      split_weights(u, planes[0], planes[1]);
+      store_ds(planes[0], planes[1], buffer, 1);
       // From u times the key's numbers to u times the query's.
 #pragma unroll
       for (int i = 0; i < kScores; i += 4) {
-        const float2 share = pair_of(numbers.share, i), factor = pair_of(numbers.factor, i);
+        const float2 factor = pair_of(numbers.factor, i);
+        const uint2 largest = largest_of_pair(i);
+        const float of_query[2] = {Power(largest.x).factor * fmaxf(factor.x, 0),
+                                   Power(largest.y).factor * fmaxf(factor.y, 0)};
 #pragma unroll
-        for (int e = 0; e < 4; ++e) {
-          float& x = u[i + e];
-          const float keys = inverse(key_factor_[e / 2]) * of_keys.factor;
-          const float query =
-              e % 2 == 0 ? factor.x * inverse(share.x) : factor.y * inverse(share.y);
-          x = x == 0 ? 0 : x * keys * query;
-        }
+        for (int e = 0; e < 4; ++e) u[i + e] *= inverse(keys.factor[e / 2]) * of_query[e % 2];
       }
-      const Power power = power_of(0, u);
-      split_times(power.scale, u, planes);
-      return power.factor;
+      split_by_key(u, planes);
+      return 1;
     }
   }
   // The inverse of a power of two.
   static __device__ __forceinline__ float inverse(float power) {
     return float_from_bits(0x7f000000u - float_bits(power));
   }
-  // The power of two that brings the largest of the consumer's numbers below 2^15, and its inverse.
+  // The power of two that brings numbers up to one of these bits below 2^15, and its inverse.
   struct Power {
     float scale, factor;
+
+    explicit __device__ __forceinline__ Power(uint32_t largest) {
+      const uint32_t exponent = clamp(largest >> 23, 27u, 240u);
+      scale = float_from_bits((127 + 14 + 127 - exponent) << 23);
+      factor = float_from_bits((exponent - 14) << 23);
+    }
   };
-  __device__ __forceinline__ Power power_of(int operand, const float (&numbers)[kScores]) const {
+  // Of the consumer's numbers.
+  __device__ __forceinline__ Power power_of(const float (&numbers)[kScores]) const {
     float most = 0;
 #pragma unroll
-    for (const float x : numbers) {
-      const float magnitude = fabsf(x);
-      // An infinity is of a row that gets a fixup.
-      most = fmaxf(most, !kOwn || magnitude < -minus_infinity() ? magnitude : 0);
-    }
+    for (const float x : numbers) most = fmaxf(most, fabsf(x));
     const uint32_t of_warp = __reduce_max_sync(0xffffffffu, float_bits(most));
-    uint4& largest = shared_.largest(thread_.consumer, operand);
+    uint4& largest = shared_.largest(thread_.consumer);
     if (thread_.lane == 0) reinterpret_cast<uint32_t*>(&largest)[thread_.warp] = of_warp;
     ptx::named_barrier_sync(kOwnWarps + thread_.consumer, 128);
     const uint4 all = largest;
-    const uint32_t exponent = clamp(max(max(all.x, all.y), max(all.z, all.w)) >> 23, 27u, 240u);
-    return {float_from_bits((127 + 14 + 127 - exponent) << 23),
-            float_from_bits((exponent - 14) << 23)};
+    return Power(max(max(all.x, all.y), max(all.z, all.w)));
+  }
+  // Of each query over the consumer's keys, to shared memory: a row that sees large numbers must
+  // not take the bits of one that does not. Whoever reads them does so in the warp that clears
+  // them, or before the barrier of the step.
+  __device__ __forceinline__ void find_largest_of_queries(const float (&numbers)[kScores]) const {
+    uint32_t* const largest = shared_.largest_of_queries(thread_.consumer);
+    __syncwarp();
+    if (thread_.lane < 16) largest[16 * thread_.warp + thread_.lane] = 0;
+    ptx::named_barrier_sync(kOwnWarps + thread_.consumer, 128);
+    // Eight lanes have the same queries, of which each reduces an eighth.
+    float most[kScores / 2];
+#pragma unroll
+    for (int i = 0; i < kScores; i += 4)
+#pragma unroll
+      for (int e = 0; e < 2; ++e)
+        most[i / 2 + e] = fmaxf(fabsf(numbers[i + e]), fabsf(numbers[i + e + 2]));
+    int own = keep_half<kScores / 4>(most, 4);
+    own += keep_half<kScores / 8>(most, 8);
+    own += keep_half<kScores / 16>(most, 16);
+#pragma unroll
+    for (int e = 0; e < kScores / 16; ++e)
+      atomicMax(largest + query_of(2 * own) + e, float_bits(most[e]));
+    ptx::named_barrier_sync(kOwnWarps + thread_.consumer, 128);
+  }
+  // Of 2 kCount numbers, the thread keeps the first or last kCount, with those of the lane that
+  // keeps the others. Returns the number of the first.
+  template <int kCount>
+  __device__ __forceinline__ int keep_half(float (&most)[kScores / 2], int lane_bit) const {
+    const bool last = (thread_.lane & lane_bit) != 0;
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      const float other = last ? most[i] : most[i + kCount];
+      most[i] =
+          fmaxf(last ? most[i + kCount] : most[i], __shfl_xor_sync(0xffffffffu, other, lane_bit));
+    }
+    return last ? kCount : 0;
+  }
+  __device__ __forceinline__ int query_of(int i) const {
+    return 2 * (thread_.lane % 4) + i / 4 * 8 + i % 2;
+  }
+  // Of the thread's two queries of every eight, where its elements i are.
+  __device__ __forceinline__ uint2 largest_of_pair(int i) const {
+    return *reinterpret_cast<const uint2*>(shared_.largest_of_queries(thread_.consumer) +
+                                           query_of(i));
+  }
+  // Numbers as planes, those of each of the thread's two keys times a power of two of its own,
+  // whose largest number is in shared memory from here on: registers are scarce.
+  __device__ __forceinline__ void split_by_key(float (&numbers)[kScores], Planes& planes) const {
+    float most[2] = {0, 0};
+#pragma unroll
+    for (int i = 0; i < kScores; ++i) most[i / 2 % 2] = fmaxf(most[i / 2 % 2], fabsf(numbers[i]));
+    const uint32_t largest[2] = {float_bits(quad_max(most[0])), float_bits(quad_max(most[1]))};
+    __syncwarp();
+#pragma unroll
+    for (int r = 0; r < 2; ++r)
+      if (thread_.lane % 4 == 0) largest_of_key(r) = largest[r];
+    __syncwarp();
+    const float scale[2] = {Power(largest[0]).scale, Power(largest[1]).scale};
+#pragma unroll
+    for (int i = 0; i < kScores; ++i) numbers[i] *= scale[i / 2 % 2];
+    split_weights(numbers, planes[0], planes[1]);
+  }
+  __device__ __forceinline__ uint32_t& largest_of_key(int r) const {
+    return shared_.largest_of_keys(thread_.consumer)[thread_.warp_key() + thread_.lane / 4 + 8 * r];
+  }
+  // What products with planes of keys are to be multiplied by. `of_all`: the factor that keys
+  // share.
+  __device__ __forceinline__ RowFactors key_factors(float of_all) const {
+    if constexpr (!kOwn) return {{of_all, of_all}};
+    const RowFactors own{{Power(largest_of_key(0)).factor, Power(largest_of_key(1)).factor}};
+    return own.times(of_all);
   }
   __device__ __forceinline__ static void split_times(float scale, float (&numbers)[kScores],
                                                      Planes& planes) {
@@ -301,7 +405,6 @@ class PlanesStep {
   const BackwardTile& tile_;
   const ConsumerThread<C> thread_;
   const BackwardScores<C> chain_;
-  float key_factor_[2], value_factor_[2];  // if kOwn: of the thread's two keys
 };
 
 }  // namespace perseid::internal::cuda

@@ -70,31 +70,36 @@ class BackwardScores {
     }
   }
 
-  // Scores of keys that the query does not see, or behind the last one, become -inf.
+  // Scores of keys that the query does not see, or behind the last one, become -inf, or weights
+  // `hidden`.
   __device__ __forceinline__ void hide_unseen(float (&scores)[kScores], const BackwardTile& tile,
-                                              const BackwardStep& step) const {
-    const int query = step.block * C.queries, first = query + 2 * (lane_ % 4);
-    const bool past = kBiased && query + C.queries > tile.q_len;
-    const int gap = gap_before<C>(problem_, query);
-    const int left = tile.left + gap, right = tile.right + gap;
-    if (past || tile.key + C.keys() > tile.kv_len ||
-        (C.right && query + right < tile.key + C.keys()) ||
-        (C.left && query + C.queries - 1 + left > tile.key)) {
-      int begin[2], end[2];
+                                              const BackwardStep& step,
+                                              float hidden = minus_infinity()) const {
+    if (!hides_any(tile, step)) return;
+    uint32_t seen[2];
+    find_seen(tile, step, seen);
+    hide_scores(scores, seen, hidden);
+  }
+  // The same of P^T or dS^T, rounded, which become 0 whatever lse, delta and the products are:
+  // those of large numbers in hidden rows overflow.
+  __device__ __forceinline__ void hide_unseen_pairs(uint32_t (&pairs)[kScores / 2],
+                                                    const BackwardTile& tile,
+                                                    const BackwardStep& step) const {
+    if constexpr (!C.masked() || C.visible) return;
+    if (!hides_any(tile, step)) return;
+    uint32_t seen[2];
+    find_seen(tile, step, seen);
 #pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        const int key = thread_.own_key(tile) + 8 * r;
-        begin[r] = key - right + 1 - first;
-        end[r] = key >= tile.kv_len ? 0 : C.left ? key - left + 1 - first : C.queries;
-        if (past) end[r] = min(end[r], tile.q_len - first);
-      }
-      mask_scores<C.right>(scores, begin, end);
+    for (int i = 0; i < kScores / 2; ++i) {
+      const int element = i / 2 * 2;
+      if ((seen[i % 2] & 1u << element) == 0) pairs[i] &= 0xffff0000u;
+      if ((seen[i % 2] & 2u << element) == 0) pairs[i] &= 0xffffu;
     }
   }
-  // S^T to P^T: 2^(scale_log2 * score + bias - lse_log2), and 0 where the query does not see the
-  // key; negative where dropout drops it, since dS needs the weight. The bias is in shared memory
-  // where `tiled`, else in global memory; kFromBias: the accumulators of S^T began with it
-  // (begin_with_bias).
+  // S^T to P^T: 2^(scale_log2 * score + bias - lse_log2); negative where dropout drops it, since dS
+  // needs the weight; kHidden where the query does not see the key, whatever score and lse are. The
+  // bias is in shared memory where `tiled`, else in global memory; kFromBias: the accumulators of
+  // S^T began with it (begin_with_bias).
   template <bool kFromBias = false>
   __device__ __forceinline__ void scores_to_weights(float (&scores)[kScores],
                                                     const BackwardTile& tile,
@@ -102,21 +107,14 @@ class BackwardScores {
                                                     const BiasTile<C>& bias, bool tiled,
                                                     const DroppedBits<C>& dropped) const {
     static_assert(M::kIdentity || !kFromBias);
-    const int first = step.block * C.queries + 2 * (lane_ % 4);
     if constexpr (kBiased && !kFromBias) add_bias(scores, tile, step, lse_log2, bias, tiled);
-    hide_unseen(scores, tile, step);
+    if constexpr (!C.visible) hide_unseen(scores, tile, step);
     const float* lse = lse_log2 + 2 * (lane_ % 4);
 #pragma unroll
     for (int i = 0; i < kScores; i += 4) {
       const float2 shift = *reinterpret_cast<const float2*>(lse + 2 * i);
 #pragma unroll
       for (int k = 0; k < 4; ++k) {
-        if constexpr (C.visible) {
-          const int q = first + 2 * i + k % 2, key = thread_.own_key(tile) + k / 2 * 8;
-          if (q < tile.q_len && key < tile.kv_len &&
-              !is_visible<true>(problem_, tile.batch, step.head, q, key))
-            scores[i + k] = minus_infinity();
-        }
         // With a bias, add_bias has made it a power of two already.
         const float power =
             kFromBias ? scores[i + k] * problem_.scale_log2
@@ -127,6 +125,10 @@ class BackwardScores {
       }
     }
     if constexpr (C.dropout) drop(scores, dropped);
+    if constexpr (C.visible) {
+      hide_unseen(scores, tile, step, kHidden);
+      hide_invisible(scores, tile, step);
+    }
   }
   // Initial accumulators of S^T, so that nothing is added afterwards: (bias - lse) over scale.
   __device__ __forceinline__ void begin_with_bias(float (&scores)[kScores], const float* lse_log2,
@@ -201,6 +203,11 @@ class BackwardScores {
         for (int k = 0; k < 4; ++k)
           eight[e + k] = compute_ds(i + e + k, k % 2 == 0 ? shift.x : shift.y);
       }
+      if constexpr (C.visible) {
+#pragma unroll
+        for (int e = 0; e < 8; ++e)
+          if (is_hidden(weights[i + e])) eight[e] = 0;
+      }
       use(i, eight);
     }
   }
@@ -215,6 +222,61 @@ class BackwardScores {
 
  private:
   __device__ __forceinline__ M modifier() const { return {problem_.modifier}; }
+
+  // ---- Masks ----
+
+  // The weight of a hidden pair: 0, but where `visible` hides pairs, which only weights remember,
+  // not of the bits to which the weight of a seen one underflows.
+  static constexpr float kHidden = C.visible ? -0.0f : 0.0f;
+  __device__ __forceinline__ static bool is_hidden(float weight) {
+    return float_bits(weight) == float_bits(kHidden);
+  }
+
+  // Whether queries of the step lie behind the last one, where bias lets them have weights.
+  __device__ __forceinline__ static bool passes_queries(const BackwardTile& tile,
+                                                        const BackwardStep& step) {
+    return kBiased && (step.block + 1) * C.queries > tile.q_len;
+  }
+  // Whether find_seen() may find a hidden pair in the step.
+  __device__ __forceinline__ bool hides_any(const BackwardTile& tile,
+                                            const BackwardStep& step) const {
+    const int query = step.block * C.queries, gap = gap_before<C>(problem_, query);
+    // Of planes by thread, for want of uniform registers.
+    const bool passes_keys = C.dtype == DType::kF32 ? thread_.own_key(tile) + 8 >= tile.kv_len
+                                                    : tile.key + C.keys() > tile.kv_len;
+    return passes_queries(tile, step) || passes_keys ||
+           (C.right && query + tile.right + gap < tile.key + C.keys()) ||
+           (C.left && query + C.queries - 1 + tile.left + gap > tile.key);
+  }
+  // Of the thread's two keys, the elements whose query sees the key, as bits: masks of rows and the
+  // last key.
+  __device__ __forceinline__ void find_seen(const BackwardTile& tile, const BackwardStep& step,
+                                            uint32_t (&seen)[2]) const {
+    const int query = step.block * C.queries, first = query + 2 * (lane_ % 4);
+    const int gap = gap_before<C>(problem_, query);
+    const int left = tile.left + gap, right = tile.right + gap;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int key = thread_.own_key(tile) + 8 * r;
+      const int begin = key - right + 1 - first;
+      int end = key >= tile.kv_len ? 0 : C.left ? key - left + 1 - first : C.queries;
+      if (passes_queries(tile, step)) end = min(end, tile.q_len - first);
+      seen[r] = elements_between<C.right, kScores / 2>(begin, end);
+    }
+  }
+  // Weights of pairs inside of the sequence that the visible mask hides.
+  __device__ __forceinline__ void hide_invisible(float (&weights)[kScores],
+                                                 const BackwardTile& tile,
+                                                 const BackwardStep& step) const {
+    const int first = step.block * C.queries;
+#pragma unroll
+    for (int i = 0; i < kScores; ++i) {
+      const int query = first + query_at(i), key = key_at(tile, i);
+      if (query < tile.q_len && key < tile.kv_len &&
+          !is_visible<true>(problem_, tile.batch, step.head, query, key))
+        weights[i] = kHidden;
+    }
+  }
 
   // ---- Element i of the thread's fragment ----
 

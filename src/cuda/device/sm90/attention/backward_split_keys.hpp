@@ -96,6 +96,7 @@ class SplitKeysConsumer {
     ptx::fence_operand(products);
     check_.check_values(number, products);
     scores_.compute_ds(scores, products, number, step, ds);
+    if constexpr (C.deterministic) scores_.hide_unseen(step, ds);  // else a register is spilled
     if constexpr (!C.grad_value) c_.thread.release(c_.shared.grad_outs(), state);
 
     // dV += P^T dO
@@ -105,6 +106,7 @@ class SplitKeysConsumer {
     }
 
     // dS of both consumers meets in shared memory, under dV
+    if constexpr (!C.deterministic) scores_.hide_unseen(step, ds);
     float dq[kColumns / 2];
     if constexpr (C.grad_query)
       store_ds(c_, ds, parity);

@@ -255,6 +255,7 @@ class GradKeyConsumer {
     float weights[kScores];
     load_weights(c_, weights);
     scores_.compute_ds(weights, products, number, step, ds);
+    scores_.hide_unseen(step, ds);
   }
 
   const ConsumerContext<C> c_;

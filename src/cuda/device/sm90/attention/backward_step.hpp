@@ -147,6 +147,12 @@ class StepScores {
     }
   }
 
+  // Whatever compute_ds() has made of hidden pairs.
+  __device__ __forceinline__ void hide_unseen(const BackwardStep& step,
+                                              uint32_t (&pairs)[kScores / 2]) const {
+    chain_.hide_unseen_pairs(pairs, c_.tile, step);
+  }
+
   __device__ __forceinline__ const StepBias<C>& bias() const { return bias_; }
 
  private:

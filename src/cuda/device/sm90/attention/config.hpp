@@ -299,7 +299,6 @@ struct alignas(16) QueryNumbers {
   float shift[kRows];   // lse_log2 - (e - E) - 15; +inf for a query that sees no key
   float delta[kRows];   // times 2^-e
   float factor[kRows];  // of products with the query's planes
-  float share[kRows];   // 2^(E - e)
   float scale;          // 2^(E - 15)
   uint32_t uncommon;    // not 0: rows have numbers of their own
 };
@@ -460,7 +459,8 @@ struct AttentionBackwardConfig {
            kStages * (plane_bytes(queries, key_dim) + plane_bytes(queries, value_dim)) +
            ds_buffers() * plane_bytes(keys(), queries) + weight_bytes() +
            kStages * static_cast<int>(sizeof(QueryNumbers)) +
-           keys() * static_cast<int>(sizeof(RowNumbers)) + 2 * kOthers;
+           keys() * static_cast<int>(sizeof(RowNumbers)) +
+           (split_keys ? 2 * queries + keys() : queries + 2 * keys()) * 4 + 128;
   }
   static constexpr int ds_buffers() { return 1; }
   // dS overwrites the tile of bias and is stored from there.
