@@ -157,7 +157,7 @@ AttentionArguments arguments_of(const AttentionProblem& problem) {
   arguments.right = static_cast<int32_t>(offsets.right + shift);
   arguments.bottom_right = bottom_right && has_lengths(problem);
   arguments.first_row = static_cast<int32_t>(first);
-  if (rows.zigzag) {
+  if (rows.zigzag && !problem.ragged) {
     arguments.second_piece = static_cast<int32_t>(problem.q_len / 2);
     arguments.gap = static_cast<int32_t>(rows.position(problem.q_len / 2, problem.q_len) - first) -
                     arguments.second_piece;
@@ -165,7 +165,8 @@ AttentionArguments arguments_of(const AttentionProblem& problem) {
     arguments.second_piece = static_cast<int32_t>(kLongest);
   }
   if (problem.ragged) {
-    arguments.piece = static_cast<int32_t>(rows.rank);
+    arguments.two_pieces = rows.zigzag;  // whose kernel adds where they are
+    arguments.piece = static_cast<int32_t>(rows.zigzag ? 0 : rows.rank);
     arguments.pieces = static_cast<int32_t>(rows.ranks);
     arguments.pieces_before = static_cast<int32_t>(rows.pieces_before);
   }

@@ -68,7 +68,10 @@ __device__ __forceinline__ int32_t whole_row(const AttentionArguments& a,
 template <auto C>
 __device__ __forceinline__ int32_t score_row_of(const AttentionArguments& a,
                                                 const AttentionSequence& sequence, int32_t query) {
-  return C.sharded && C.lengths ? query + a.pieces_before * sequence.q_len : query;
+  if constexpr (!(C.sharded && C.lengths)) return query;
+  if (a.two_pieces)
+    query += sequence.q_begin - read_length(a.cumulative_q, sequence.batch, a.total_q);
+  return query + a.pieces_before * sequence.q_len;
 }
 // The first query that stands at `row` or behind it, both counted from the first query's.
 template <auto C>
