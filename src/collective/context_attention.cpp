@@ -456,8 +456,7 @@ void ContextAttentionPlan::describe(const perseid_attention_desc& desc) {
            chunks_->groups == 1 ? ""
                                 : concatenate(ragged_ ? ", sequences in " : ", heads in ",
                                               chunks_->groups, " groups"),
-           "; ",
-           why_,
+           "; ", why_,
            streams_ ? "; backward begins with the own keys, and gradients leave while it runs" : "",
            group_attention_ == nullptr
                ? ""

@@ -188,7 +188,8 @@ void ContextAttentionPlan::for_each_run(int32_t rank, const Body& body) const {
   if (ragged_) {
     if (chunks_->count() == 0) return;
     const int64_t pieces = zigzag_ ? 2 : 1;
-    const int64_t rows = max(ceil_div(shards_.extent(), chunks_->groups), int64_t{1});  // of a group
+    const int64_t rows =
+        max(ceil_div(shards_.extent(), chunks_->groups), int64_t{1});  // of a group
     for (int64_t i = 0; i < batch_; ++i) {
       const int64_t begin = lengths_->keys()[static_cast<size_t>(i)];
       const int64_t length =

@@ -82,8 +82,8 @@ void ContextAttentionPlan::cut_by_heads(const Tensor& key, const Tensor& value) 
 void ContextAttentionPlan::add_by_heads(int32_t rank, int64_t group,
                                         std::vector<SentPart>* parts) const {
   const int64_t both = head_dim_ + value_dim_, rows = shards_.extent();
-  const int64_t groups = ragged_ ? 1 : chunks_->groups;              // of heads
-  const int64_t each = shards_.outer * kv_heads_ / groups;           // heads, of all entries
+  const int64_t groups = ragged_ ? 1 : chunks_->groups;     // of heads
+  const int64_t each = shards_.outer * kv_heads_ / groups;  // heads, of all entries
   const int64_t first = ragged_ ? 0 : group * each;
   for_each_run(rank, [&](const Run& run) {
     if (run.entry != 0 || (ragged_ && run.group != group)) return;

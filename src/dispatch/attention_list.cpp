@@ -298,8 +298,7 @@ class RaggedZigzagAttention final : public Executable<Attention> {
       kernels.push_back(
           cuda::Sm90AttentionBackward::kernels_of(piece_of(problem, piece), gpu.facts()));
     kernels.push_back(cuda::Sm90Attention::kernels_of(problem, gpu.facts()));
-    attention->note_ =
-        note_of_compilation(gpu, std::span(kernels).subspan(pieces > 0 ? 1 : 0));
+    attention->note_ = note_of_compilation(gpu, std::span(kernels).subspan(pieces > 0 ? 1 : 0));
     Status status = pieces > 0 ? gpu.load_ahead(kernels) : Status();
     if (status.ok()) status = cuda::Sm90Attention::make(problem, gpu, &attention->forward_);
     for (int64_t piece = 0; piece < pieces && status.ok(); ++piece)
@@ -328,8 +327,7 @@ class RaggedZigzagAttention final : public Executable<Attention> {
   }
   std::string kernels() const override {
     std::string text = forward_->description() + ", both pieces at once";
-    if (pieces_[0] != nullptr)
-      text += "; " + pieces_[0]->description() + ", a piece at a time";
+    if (pieces_[0] != nullptr) text += "; " + pieces_[0]->description() + ", a piece at a time";
     return text + note_;
   }
 

@@ -351,7 +351,7 @@ Status Sm90Attention::make(const AttentionProblem& problem, const AttentionForwa
   AttentionForwardArguments& fixed = attention->fixed_;
   fixed.pack_gqa = pack_gqa_of(problem);
   if (config.split) fixed.split_tiles = static_cast<int32_t>(split_tiles_of(problem, config));
-  attention->set_lengths(problem, &fixed);
+  set_attention_lengths(problem, config, &fixed);
   if (config.planes() == 2) {
     const bool scales = config.bias != DType::kNone || config.modifier != ScoreModifierKind::kNone;
     const int32_t key = config.key_dim, value = config.value_length();
@@ -363,11 +363,8 @@ Status Sm90Attention::make(const AttentionProblem& problem, const AttentionForwa
   return {};
 }
 
-// All that follows from the lengths, but how heads are packed and where keys are split: those of
-// the plan hold for shorter tensors, too.
-void Sm90Attention::set_lengths(const AttentionProblem& problem,
-                                AttentionForwardArguments* arguments) const {
-  const AttentionForwardConfig& config = config_;
+void set_attention_lengths(const AttentionProblem& problem, const AttentionForwardConfig& config,
+                           AttentionForwardArguments* arguments) {
   AttentionForwardArguments& fixed = *arguments;
   const int pack = fixed.pack_gqa;
   static_cast<AttentionArguments&>(fixed) = arguments_of(problem);
@@ -480,7 +477,8 @@ Status Sm90Attention::forward(const AttentionForward& tensors, std::byte* worksp
   const Gpu::Current current(gpu_);
   if (!current.status().ok()) return current.status();
   AttentionForwardArguments arguments = fixed_;
-  if (problem_.max_lengths) set_lengths(with_lengths(problem_, tensors.lengths), &arguments);
+  if (problem_.max_lengths)
+    set_attention_lengths(with_lengths(problem_, tensors.lengths), config_, &arguments);
   const bool bias_by_threads = config_.bias_stages > 0 && !map_bias(tensors.bias, &arguments);
   const AttentionForwardConfig config = bias_by_threads ? without_bias_tiles(config_) : config_;
   const Workspace layout = divide_workspace(arguments);

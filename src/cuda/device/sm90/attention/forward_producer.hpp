@@ -182,10 +182,9 @@ class ForwardProducer : KeyWaits<C.async> {
   // What of a Q tile does not change from one KV tile to the next.
   __device__ __forceinline__ void enter(const AttentionTile& tile) {
     if constexpr (C.async) {
-      const int32_t group =
-          C.rank_pieces
-              ? tile.kv_begin / arguments_.rows_of_arrival
-              : (tile.batch * arguments_.kv_heads + tile.kv_head) / arguments_.heads_of_arrival;
+      const int32_t group = C.rank_pieces ? tile.kv_begin / arguments_.rows_of_arrival
+                                          : (tile.batch * arguments_.kv_heads + tile.kv_head) /
+                                                arguments_.heads_of_arrival;
       if (group != this->group_) {
         this->known_ = {0, 0};
         this->arrived_ = 0;

@@ -194,7 +194,8 @@ class TileFinder {
   }
 
   // Raster of ragged batches: one sequence after another, or one piece of it, in each the last rows
-  // of all heads first. The cursor is at the one of the last number. Returns whether the tile exists.
+  // of all heads first. The cursor is at the one of the last number. Returns whether the tile
+  // exists.
   __device__ __forceinline__ bool locate_in_ragged(int32_t number, AttentionTile& tile) {
     const int32_t pieces = raster_pieces<C>(a_), end_of_batch = a_.batch * pieces;
     for (; batch_ < end_of_batch; ++batch_, before_ += tiles_) {

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// Ragged batches over ranks, in attention forward: each rank has one piece of every sequence, or two
-// in zigzag placement. Of P ranks rank r has, of a sequence that is cut into equal pieces,
+// Ragged batches over ranks, in attention forward: each rank has one piece of every sequence, or
+// two in zigzag placement. Of P ranks rank r has, of a sequence that is cut into equal pieces,
 //
 //   a.two_pieces   r and 2 P - 1 - r of 2 P
 //   otherwise      r of P
