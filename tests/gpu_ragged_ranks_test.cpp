@@ -22,17 +22,22 @@ Problem with_dim(int64_t dim, Problem problem) {
 const perseid::Mask kWindow = perseid::causal_bottom_right() & perseid::window(150, -1);
 
 // Pieces that are whole tiles, parts of one, and nothing.
-TEST_F(GpuRaggedRanks, AreAsOnTheCpu) {
-  const std::vector<int32_t> lengths = {512, 0, 4, 1200, 76, 1024};
-  for (const int64_t dim : {64, 128})
-    for (const Sharding placement : {Sharding::kZigzag, Sharding::kContiguous})
-      for (const perseid::Mask& mask : {perseid::causal_bottom_right(), perseid::Mask(), kWindow})
-        expect_as_on_the_cpu(
-            ragged(lengths, with_dim(dim, {.placement = placement,
-                                           .mask = mask,
-                                           .heads = 4,
-                                           .kv_heads = 2,
-                                           .accumulate = placement == Sharding::kZigzag})));
+class GpuRaggedPlacements : public GpuRanksTest,
+                            public testing::WithParamInterface<std::tuple<int64_t, Sharding>> {};
+INSTANTIATE_TEST_SUITE_P(Dims, GpuRaggedPlacements,
+                         testing::Combine(testing::Values(64, 128),
+                                          testing::Values(Sharding::kZigzag,
+                                                          Sharding::kContiguous)));
+
+TEST_P(GpuRaggedPlacements, AreAsOnTheCpu) {
+  const auto [dim, placement] = GetParam();
+  for (const perseid::Mask& mask : {perseid::causal_bottom_right(), perseid::Mask(), kWindow})
+    expect_as_on_the_cpu(ragged({512, 0, 4, 1200, 76, 1024},
+                                with_dim(dim, {.placement = placement,
+                                               .mask = mask,
+                                               .heads = 4,
+                                               .kv_heads = 2,
+                                               .accumulate = placement == Sharding::kZigzag})));
 }
 
 TEST_F(GpuRaggedRanks, OfOtherDimsAndTypes) {
