@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// Ragged batches over ranks in attention forward of sm_90, on the CPU: which queries a tile has,
-// which keys they see, and which ranks' keys it waits for. Expectations come from the definition of
+// Ragged batches over ranks in attention of sm_90, on the CPU: which queries a tile has, which keys
+// they see, and which ranks' keys it waits for. Expectations come from the definition of
 // a rank's pieces and from what queries see.
 #include <gtest/gtest.h>
 
@@ -11,9 +11,12 @@
 
 #include "cuda/runtime/kernel_name.hpp"
 #include "cuda/sm90/attention.hpp"
+#include "cuda/sm90/attention_backward.hpp"
+#include "dispatch/attention_wrappers.hpp"
 // Before kernels.
 #include "emulated_gpu.hpp"
 // Kernels.
+#include "cuda/device/sm90/attention/backward_tiles.hpp"
 #include "cuda/device/sm90/attention/forward_scheduler.hpp"
 
 namespace perseid::internal::cuda {
@@ -147,18 +150,20 @@ void expect_all_queries(const AttentionProblem& mask) {
   constexpr int32_t kUnit = 24;  // all pieces of 1 to 4 ranks, zigzag, have whole rows
   const Lengths q_lens = {kUnit, 0, 40 * kUnit, 0, 300 * kUnit, 3 * kUnit};
   const Lengths others = {2 * kUnit, 5 * kUnit, 40 * kUnit, 0, 170 * kUnit, 30 * kUnit};
+  const Lengths equal(5, 32 * kUnit);
   for (const bool zigzag : {false, true})
     for (const int32_t ranks : {2, 3, 4})
       for (int32_t rank = 0; rank < ranks; ++rank)
-        for (const Lengths& kv_lens : {q_lens, others}) {
-          const Part part(mask, q_lens, kv_lens, ranks, rank, zigzag, kConfig);
+        for (const auto& [queries, keys] :
+             {std::pair{q_lens, q_lens}, {q_lens, others}, {equal, equal}}) {
+          const Part part(mask, queries, keys, ranks, rank, zigzag, kConfig);
           AttentionProblem chunked = part.problem;
           const std::vector<int64_t> begin = {0, chunked.total_kv};
           chunked.chunks_kv.dim = ChunkDim::kKv;
           chunked.chunks_kv.begin = begin.data();
           chunked.chunks_kv.count = 1;
           EXPECT_EQ(kernel_name("", choose_attention_forward(chunked)), kernel_name("", kConfig));
-          expect_all_queries<kConfig>(mask, q_lens, kv_lens, ranks, rank, zigzag);
+          expect_all_queries<kConfig>(mask, queries, keys, ranks, rank, zigzag);
         }
 }
 
@@ -203,6 +208,79 @@ TEST(RankPieces, ComeBySequences) {
                                   At{2, 1280, 0},  At{2, 1024, 128}, At{2, 1024, 0}};
   EXPECT_EQ(begins, wanted);
   EXPECT_EQ(part.arguments.rows_of_arrival, 1024);
+}
+
+// The steps of backward's tiles in the launches of a rank's pieces have each pair of a query and a
+// key that it sees, once.
+template <AttentionBackwardConfig C>
+void expect_all_pairs(const AttentionProblem& mask, int32_t ranks, int32_t rank, bool zigzag) {
+  SCOPED_TRACE(testing::Message() << "rank " << rank << " of " << ranks << ", zigzag " << zigzag);
+  const Lengths lengths = {24, 0, 960, 72, 480};
+  Part part(mask, lengths, lengths, ranks, rank, zigzag, config_of(true, false));
+  part.problem.grad_query = part.problem.grad_key = part.problem.grad_value = true;
+  part.problem.f32_key_gradients = true;
+  // Of a head and a packed row: the keys of its sequence, by how often.
+  std::map<std::pair<int32_t, int64_t>, std::vector<int>> met;
+  for (int64_t piece = 0; piece < (zigzag ? 2 : 1); ++piece) {
+    const AttentionProblem problem =
+        zigzag ? dispatch::piece_of(part.problem, piece) : part.problem;
+    ASSERT_EQ(refuse_attention_backward(problem), "");
+    AttentionBackwardArguments a = attention_backward_arguments(problem, C, 0);
+    a.cumulative_q = {part.cumulative_q.data() + piece, zigzag ? 3 : 1, true};
+    if (zigzag) a.q_lens = {part.cumulative_q.data() + 2, 3, true};
+    a.cumulative_kv = {part.keys.data(), 1, true};
+    for (int32_t number = 0; number < a.batch_heads * a.k_tiles; ++number) {
+      BackwardTile tile{};
+      emulated_gpu::Block block(0, 32, 0, 1);
+      block.run([&] {
+        const BackwardTile found = find_backward_tile<C>(a, number);
+        if (threadIdx.x == 0) tile = found;
+      });
+      emulated_gpu::block = &block;
+      for_each_step<C>(a, tile, [&](int, const BackwardStep& step) {
+        const int32_t end = min((step.block + 1) * C.queries, tile.q_len);
+        for (int32_t q = step.block * C.queries; q < end; ++q) {
+          std::vector<int>& keys = met[{step.head, tile.q_begin + q}];
+          keys.resize(static_cast<size_t>(part.kv_len(tile.batch)));
+          const int32_t begin = C.left ? q + tile.left : 0;
+          const int32_t last = C.right ? q + tile.right : tile.kv_len;
+          for (int32_t key = max(tile.key, begin);
+               key < min(min(tile.key + C.keys(), tile.kv_len), last); ++key)
+            ++keys[static_cast<size_t>(key)];
+        }
+      });
+    }
+  }
+  for (int64_t i = 0; i < std::ssize(lengths); ++i)
+    for (int32_t head = 0; head < part.problem.heads; ++head)
+      for (int64_t row = 0; row < part.q_len(i); ++row) {
+        const KeyRange seen = visible_keys(part.problem, row, part.q_len(i), part.kv_len(i));
+        std::vector<int> wanted(static_cast<size_t>(part.kv_len(i)));
+        for (int64_t key = seen.begin; key < seen.end; ++key) wanted[static_cast<size_t>(key)] = 1;
+        ASSERT_EQ((met[{head, part.queries[static_cast<size_t>(i)] + row}]), wanted)
+            << "sequence " << i << ", row " << row;
+      }
+}
+
+TEST(RankPieces, HaveEachPairOnceInBackward) {
+  AttentionProblem mask;
+  for (const bool zigzag : {false, true})
+    for (const int32_t ranks : {2, 3})
+      for (int32_t rank = 0; rank < ranks; ++rank) {
+        constexpr AttentionBackwardConfig kCausal{
+            .right = true, .lengths = true, .sharded = true, .f32_key_gradients = true};
+        constexpr AttentionBackwardConfig kWindow{.right = true,
+                                                  .left = true,
+                                                  .lengths = true,
+                                                  .sharded = true,
+                                                  .f32_key_gradients = true};
+        mask.causal = Causal::kTopLeft;
+        mask.window_left = -1;
+        expect_all_pairs<kCausal>(mask, ranks, rank, zigzag);
+        mask.causal = Causal::kBottomRight;
+        mask.window_left = 150;
+        expect_all_pairs<kWindow>(mask, ranks, rank, zigzag);
+      }
 }
 
 }  // namespace

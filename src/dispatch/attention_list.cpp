@@ -190,32 +190,6 @@ using PortableAttention = GpuAttention<cuda::PortableAttention, cuda::PortableAt
 using Float64Attention = GpuAttention<cuda::Float64Attention, cuda::PortableAttentionBackward>;
 using GpuReference = GpuAttention<cuda::ReferenceAttention, cuda::ReferenceAttentionBackward>;
 
-// A rank's two zigzag pieces, one after the other, as kernels whose rows follow one another have
-// them: the second adds to what the first has written. Ragged: cu_seqlens_q has three numbers for
-// each sequence and three at the end, side by side: where the first piece begins, where the second
-// does, and the rows of one.
-AttentionProblem piece_of(const AttentionProblem& problem, int64_t piece) {
-  AttentionProblem one = problem;
-  const int64_t rows = problem.q_len;
-  one.q_len = rows / 2;
-  one.rows = {.ranks = problem.rows.ranks,
-              .rank = problem.rows.rank,
-              .begin = problem.rows.position(piece * one.q_len, rows),
-              .total = problem.rows.length(rows)};
-  if (one.bias_shape[2] == rows) one.bias_shape[2] = one.q_len;
-  if (problem.ragged) {
-    const int64_t ranks = problem.rows.ranks, rank = problem.rows.rank;
-    one.rows = {.ranks = 2 * ranks,
-                .rank = piece == 0 ? rank : 2 * ranks - 1 - rank,
-                .pieces_before = piece};
-    one.q_lens = true;
-  }
-  if (piece == 0) return one;
-  one.accumulate_key = one.accumulate_value = true;
-  one.accumulate_bias = problem.accumulate_bias || one.bias_shape[2] == 1;
-  return one;
-}
-
 // Arguments of a ragged piece.
 template <class Arguments>
 void cut_lengths(int64_t piece, Arguments* arguments) {

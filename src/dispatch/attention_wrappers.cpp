@@ -116,4 +116,26 @@ MadeAttention with_twin(MadeAttention first, AttentionTwin twin) {
   return std::make_unique<TwinAttention>(std::move(first), std::move(twin));
 }
 
+AttentionProblem piece_of(const AttentionProblem& problem, int64_t piece) {
+  AttentionProblem one = problem;
+  const int64_t rows = problem.q_len;
+  one.q_len = rows / 2;
+  one.rows = {.ranks = problem.rows.ranks,
+              .rank = problem.rows.rank,
+              .begin = problem.rows.position(piece * one.q_len, rows),
+              .total = problem.rows.length(rows)};
+  if (one.bias_shape[2] == rows) one.bias_shape[2] = one.q_len;
+  if (problem.ragged) {
+    const int64_t ranks = problem.rows.ranks, rank = problem.rows.rank;
+    one.rows = {.ranks = 2 * ranks,
+                .rank = piece == 0 ? rank : 2 * ranks - 1 - rank,
+                .pieces_before = piece};
+    one.q_lens = true;
+  }
+  if (piece == 0) return one;
+  one.accumulate_key = one.accumulate_value = true;
+  one.accumulate_bias = problem.accumulate_bias || one.bias_shape[2] == 1;
+  return one;
+}
+
 }  // namespace perseid::internal::dispatch
