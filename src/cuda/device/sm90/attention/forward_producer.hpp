@@ -24,7 +24,7 @@ struct KeyWaits<true> {
   ArrivalWaits<> waits_;
   int32_t group_ = 0;                   // of the Q tile's key head
   ChunkRange<int32_t> known_ = {0, 0};  // rows [first, last) of the group that have arrived
-  uint64_t arrived_ = 0;                // ragged over ranks: these ranks' rows of the group, bits
+  uint64_t arrived_ = 0;                // C.rank_pieces: the ranks whose rows have arrived
   // The order of the Q tile's unmasked tiles, and the rows that its queries see.
   CyclicTiles<int32_t> order_;
   ChunkRange<int32_t> seen_ = {0, 0};
@@ -46,7 +46,9 @@ class ForwardProducer : KeyWaits<C.async> {
         arguments_(arguments),
         shared_(shared),
         numbers_(arguments),
-        finder_(arguments) {}
+        finder_(arguments) {
+    if constexpr (C.async && C.rank_pieces) this->arrived_ = no_ranks(arguments);
+  }
 
   // Prefetches K and V of the first iterations to the L2 cache, while the kernels before may still
   // run: the L2 cache is coherent with what they write later.
@@ -187,7 +189,7 @@ class ForwardProducer : KeyWaits<C.async> {
                                                 arguments_.heads_of_arrival;
       if (group != this->group_) {
         this->known_ = {0, 0};
-        this->arrived_ = 0;
+        if constexpr (C.rank_pieces) this->arrived_ = no_ranks(arguments_);
       }
       this->group_ = group;
       const auto seen = TileKeys<C>::of(tile, arguments_.pack_gqa);

@@ -47,12 +47,17 @@ __device__ __forceinline__ AttentionSequence find_piece(const AttentionForwardAr
 
 // ---- Keys, as the ranks bring them ----
 
+// Sets of ranks have a bit for each, and ones behind them, so that the set of all is all ones.
+__device__ __forceinline__ uint64_t no_ranks(const AttentionForwardArguments& a) {
+  return a.pieces < 64 ? ~uint64_t{0} << a.pieces : 0;
+}
+
 // Of a sequence, in the piece of a rank, or in each of two.
 __device__ __forceinline__ int32_t keys_of_piece(const AttentionForwardArguments& a,
                                                  const AttentionSequence& sequence) {
   return sequence.kv_rows / (a.two_pieces ? 2 * a.pieces : a.pieces);
 }
-// The ranks that keys [from, to) of a sequence are of, at least one key: a bit for each.
+// The ranks that keys [from, to) of a sequence are of, at least one key: their bits alone.
 __device__ __forceinline__ uint64_t owners_of_keys(const AttentionForwardArguments& a,
                                                    int32_t keys_of_piece, int32_t from,
                                                    int32_t to) {
