@@ -20,9 +20,8 @@
 // A rank computes what its queries give to the gradients of all keys, of the same layout in
 // float32; a key's rank sums these in the order of ranks. Between GPUs that map each other's
 // memory, backward computes heads in groups, one launch for each: the keys of the next group arrive
-// and the gradients of the previous group leave during a launch. Of ragged batches the launches
-// begin when all keys have arrived. Or one kernel waits for keys itself and signals gradients that
-// are complete.
+// and the gradients of the previous group leave during a launch. Or one kernel waits for keys
+// itself and signals gradients that are complete.
 #pragma once
 
 #include "collective/context_leaves.hpp"
