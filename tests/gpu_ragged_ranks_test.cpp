@@ -72,25 +72,6 @@ TEST_F(GpuRaggedRanks, OfGroupsOfSequences) {
   expect_as_on_the_cpu(problem);
 }
 
-// Backward by groups of heads, whose gradients leave while those of the next are computed.
-TEST_F(GpuRaggedRanks, GradientsOfGroupsOfHeads) {
-  for (const Sharding placement : {Sharding::kZigzag, Sharding::kContiguous})
-    for (const bool accumulate : {false, true}) {
-      const Problem problem = ragged({700, 0, 4, 1344}, with_dim(64, {.dtype = perseid::bf16,
-                                                                      .layout = perseid::bhsd,
-                                                                      .placement = placement,
-                                                                      .heads = 128,
-                                                                      .kv_heads = 64,
-                                                                      .accumulate = accumulate}));
-      on_gpu_ranks(problem.ranks, [&](const Group& group) {
-        const OnRank on_rank(group, problem, take(problem, make(problem, 0), group.rank()));
-        EXPECT_NE(on_rank.plan.explain().find("backward of 2 groups of heads"), std::string::npos)
-            << on_rank.plan.explain();
-      });
-      expect_as_on_the_cpu(problem);
-    }
-}
-
 TEST_P(GpuRaggedOfRanks, AreAsOnTheCpu) {
   const int32_t unit = 2 * GetParam();
   const std::vector<int32_t> lengths = {64 * unit, 0, unit, 150 * unit, 9 * unit};

@@ -167,12 +167,8 @@ Status ContextAttentionPlan::read(const perseid_context_attention_desc& desc,
     return groups;
   };
   chunks_->groups = least("groups of heads");
-  // Ragged: keys arrive in groups of sequences, gradients leave in groups of heads.
-  gradient_groups_ = least("groups of gradients");
-  if (!ragged_) gradient_groups_ = min(gradient_groups_, chunks_->groups);
+  gradient_groups_ = min(chunks_->groups, least("groups of gradients"));
   if (!may_stream()) gradient_groups_ = 1;
-  gradient_chunks_ = std::make_unique<ShardChunks>(*chunks_);
-  if (ragged_) gradient_chunks_->groups = gradient_groups_;
   return {};
 }
 
@@ -210,7 +206,7 @@ int64_t ContextAttentionPlan::groups_of_heads(const perseid_attention_desc& desc
 int64_t ContextAttentionPlan::groups_of_gradients(const perseid_attention_desc& desc,
                                                   uint32_t fusion) const {
   constexpr int64_t kTileKeys = 128, kFewestTiles = 512;
-  if (fusion != PERSEID_FUSION_AUTO || size_of(dtype_) != 2 || entries() != 1 || desc.bias != 0 ||
+  if (fusion != PERSEID_FUSION_AUTO || batch_ != 1 || desc.bias != 0 ||
       dropout_threshold(desc.dropout) < 256)
     return 1;
   const int64_t tiles = kv_heads_ * ceil_div(kv_rows_ * group_->size(), kTileKeys);
@@ -223,8 +219,8 @@ int64_t ContextAttentionPlan::groups_of_gradients(const perseid_attention_desc& 
 // kernel gained nothing.
 bool ContextAttentionPlan::wants_to_stream(const perseid_attention_desc& desc,
                                            uint32_t fusion) const {
-  if (!may_stream() || ragged_) return false;
-  if (fusion != PERSEID_FUSION_AUTO) return fusion == PERSEID_FUSED;
+  if (!may_stream() || fusion != PERSEID_FUSION_AUTO)
+    return may_stream() && fusion == PERSEID_FUSED;
   return size_of(dtype_) == 2 && group_->size() > 2 && gradient_groups_ == 1 &&
          backward_streams(shard_of(desc), transfer_seconds(2) + transfer_seconds(sizeof(float)),
                           device().gpu->facts().multiprocessors);

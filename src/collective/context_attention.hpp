@@ -72,7 +72,6 @@ class ContextAttentionPlan final : public op::Plan {
   Status read(const perseid_context_attention_desc& desc, const Operation& operation);
   Status make_attention(const op::DevicePointer& device, const perseid_attention_desc& desc);
   bool may_stream() const;
-  int64_t entries() const { return ragged_ ? 1 : batch_; }  // in memory
   bool wants_to_stream(const perseid_attention_desc& desc, uint32_t fusion) const;
   ChunkTraffic traffic() const;
   int64_t groups_of_gradients(const perseid_attention_desc& desc, uint32_t fusion) const;
@@ -143,9 +142,8 @@ class ContextAttentionPlan final : public op::Plan {
   std::vector<int64_t> q_rows_;  // q_len of each rank
   Shards shards_;                // of the gathered rows; where ragged by ranks, in no order
   std::unique_ptr<ShardChunks> chunks_;
-  std::unique_ptr<ShardChunks> gradient_chunks_;  // the same, but for the groups
-  std::vector<uint64_t> readers_;                 // of each chunk: a bit for each rank
-  bool waits_before_ = false;                     // the attention takes no chunks
+  std::vector<uint64_t> readers_;          // of each chunk: a bit for each rank
+  bool waits_before_ = false;              // the attention takes no chunks
   int32_t spared_ = 0;                     // multiprocessors that it leaves free while it waits
   bool fused_ = false;                     // it begins before all chunks are there
   std::string why_;                        // for explain

@@ -91,14 +91,14 @@ Status ContextAttentionPlan::differentiate(const perseid_attention_backward_args
 }
 
 bool ContextAttentionPlan::may_stream() const {
-  return by_heads_ && group_->shares_memory() && !canonical_ && gradients_wanted_ != 0 &&
-         chunks_->count() > 0 && group_->size() > 1 &&
+  return by_heads_ && group_->shares_memory() && !ragged_ && !canonical_ &&
+         gradients_wanted_ != 0 && chunks_->count() > 0 && group_->size() > 1 &&
          std::all_of(q_rows_.begin(), q_rows_.end(), [](int64_t rows) { return rows > 0; });
 }
 
 Status ContextAttentionPlan::make_streamed(const TransportSite& site) {
   const int32_t ranks = group_->size();
-  StreamedGradients::Geometry geometry{.chunks = gradient_chunks_.get(),
+  StreamedGradients::Geometry geometry{.chunks = chunks_.get(),
                                        .heads = shards_.outer * kv_heads_,
                                        .kv_heads = kv_heads_,
                                        .rows = shards_.extent(),
@@ -108,12 +108,11 @@ Status ContextAttentionPlan::make_streamed(const TransportSite& site) {
                                        .dtype = dtype_};
   for (int32_t rank = 0; rank < ranks; ++rank)
     geometry.of_rank.push_back(shards_.size(rank) +
-                               (zigzag_ && !ragged_ ? shards_.size(2 * ranks - 1 - rank) : 0));
+                               (zigzag_ ? shards_.size(2 * ranks - 1 - rank) : 0));
   const Status status =
       StreamedGradients::make(site, geometry, {accumulate_key_, accumulate_value_}, &streamed_);
   if (!status.ok()) return status;
-  const int64_t runs = ragged_ ? batch_ * (zigzag_ ? 2 : 1) + chunks_->groups : chunks_->count();
-  runs_.reserve(static_cast<size_t>(runs));
+  runs_.reserve(static_cast<size_t>(chunks_->count()));
   sums_.resize(1);
   view(streamed_->partial(), DType::kF32, true, &sums_[0]);
   const auto wanted = [&](uint32_t bit, const DLTensor& sum) {
@@ -134,16 +133,10 @@ Status ContextAttentionPlan::stream_gradients(const Operation& operation, const 
   inner.value = &gathered_.value_dl;
   inner.grad_key = buffers_[0].key;
   inner.grad_value = buffers_[0].value;
-  if (ragged_) {
-    inner.cu_seqlens_q = lengths_->queries_given();
-    inner.cu_seqlens_kv = lengths_->keys_given();
-  }
   const Departure departure = streamed_->start();
   // A kernel that waits for keys itself is launched before they are sent.
   const bool groups = group_attention_ != nullptr;
-  Status status = ragged_ ? lengths_->send(sending.stream) : Status();
-  if (groups)
-    if (const Status launched = keys_->launched(sending); status.ok()) status = launched;
+  Status status = groups ? keys_->launched(sending) : Status();
   if (status.ok()) {
     const Reported computing(report_.get(), OverlapReport::Kind::kCompute, OverlapReport::kNoChunk,
                              group_->rank(), sending.stream);
@@ -169,11 +162,11 @@ Status ContextAttentionPlan::stream_gradients(const Operation& operation, const 
 // Those of a group of heads while the next ones arrive.
 Status ContextAttentionPlan::sum_streamed(const Operation& operation, const Sending& sending,
                                           const Tensor& key, const Tensor& value) const {
-  const int64_t heads = entries() * kv_heads_ / gradient_chunks_->groups;  // of a group
+  const int64_t heads = batch_ * kv_heads_ / chunks_->groups;  // of a group
   Status status;
-  for (int64_t group = 0; status.ok() && group < gradient_chunks_->groups; ++group) {
+  for (int64_t group = 0; status.ok() && group < chunks_->groups; ++group) {
     for (const StreamedGradients::Run& run : streamed_runs(group_->rank()))
-      for (int64_t entry = 0; entry < entries(); ++entry)
+      for (int64_t entry = 0; entry < batch_; ++entry)
         for (const bool of_value : {false, true}) {
           const Tensor& out = of_value ? value : key;
           const int64_t first = max(group * heads, entry * kv_heads_),
@@ -193,22 +186,20 @@ Status ContextAttentionPlan::sum_streamed(const Operation& operation, const Send
   return status;
 }
 
-// A launch for each group of heads, when its keys are here; of ragged batches, when all are.
+// A launch for each group of heads, when its keys are here.
 Status ContextAttentionPlan::differentiate_groups(const Operation& operation,
                                                   const Sending& sending,
                                                   const perseid_attention_backward_args& args,
                                                   const op::Workspace& workspace,
                                                   const Departure& departure) const {
   const cuda::Gpu& gpu = *device().gpu;
-  const int64_t words = gradient_chunks_->words() / gradient_groups_;  // of a group
+  const int64_t words = chunks_->words() / gradient_groups_;  // of a group
   Arrival arrival = as_arrival(keys_->arrival(operation, sending.epoch));
-  Status status = ragged_ ? await_all(operation, sending) : Status();
+  Status status;
   for (int64_t group = 0; group < gradient_groups_ && status.ok(); ++group) {
-    if (!ragged_) {
-      status = cuda::wait_for_signal(*device().gpu, arrival, sending.stream,
-                                     static_cast<int32_t>(words));
-      arrival.signals += words;
-    }
+    status =
+        cuda::wait_for_signal(*device().gpu, arrival, sending.stream, static_cast<int32_t>(words));
+    arrival.signals += words;
     if (status.ok())
       status = attention_of(attention_)
                    .backward(args, workspace, sending.stream, {},
@@ -222,7 +213,7 @@ Status ContextAttentionPlan::differentiate_groups(const Operation& operation,
 // In the order in which they are complete.
 Status ContextAttentionPlan::push_gradients() const {
   Status status;
-  for (int64_t group = 0; group < gradient_chunks_->groups; ++group)
+  for (int64_t group = 0; group < chunks_->groups; ++group)
     for (int32_t step = 1; status.ok() && step < group_->size(); ++step) {
       const int32_t rank = (group_->rank() + step) % group_->size();
       status = streamed_->push(rank, group, streamed_runs(rank));

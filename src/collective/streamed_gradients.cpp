@@ -99,12 +99,10 @@ Status StreamedGradients::push(int32_t rank, int64_t group, std::span<const Run>
   const int64_t both = row_elements();
   int64_t chunk = 0;  // of the rank
   Status status;
-  for (size_t i = 0; i < runs.size(); ++i) {
-    const Run& run = runs[i];
+  for (const Run& run : runs) {
     const auto* signal =
         reinterpret_cast<const uint32_t*>(local_) + group * chunks.count() + run.chunk;
-    const bool begins = i == 0 || runs[i - 1].chunk != run.chunk;
-    if (status.ok() && begins) status = queue.defer_wait(signal, epoch_);
+    if (status.ok()) status = queue.defer_wait(signal, epoch_);
     const auto view = [&](std::byte* data, int64_t rows) {
       return Tensor{.data = data,
                     .dtype = DType::kF32,
@@ -115,12 +113,11 @@ Status StreamedGradients::push(int32_t rank, int64_t group, std::span<const Run>
     const int64_t head = group * each();
     std::byte* const from = partial() + (head * geometry_.rows + run.position) * both * kFloat;
     const bool sees = (run.readers >> own & 1) != 0;
-    if (status.ok() && sees && run.count > 0)
+    if (status.ok() && sees)
       status = queue.copy(
           view(from, geometry_.rows),
           view(inbox(rank, own, head, run.row), geometry_.of_rank[static_cast<size_t>(rank)]));
-    const bool ends = i + 1 == runs.size() || runs[i + 1].chunk != run.chunk;
-    if (status.ok() && ends) status = queue.defer_write(word(rank, own, group, chunk++), epoch_);
+    if (status.ok()) status = queue.defer_write(word(rank, own, group, chunk++), epoch_);
   }
   // Another rank may have more chunks.
   while (status.ok() && chunk < most_chunks_)

@@ -29,7 +29,7 @@ class StreamedGradients {
     DType dtype = DType::kBF16;  // of sums
   };
   // Rows [position, position + count) of all, from `row` on of the rank that has their keys, which
-  // `readers` see. A chunk may have several, which are neighbours.
+  // `readers` see.
   struct Run {
     int64_t chunk, row, count, position;
     uint64_t readers;

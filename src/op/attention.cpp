@@ -336,16 +336,15 @@ Status read_lengths(const char* subject, const AttentionProblem& problem, persei
 }
 
 // Group `number` of `count` equal ones.
-void cut_heads(bool ragged, int64_t number, int64_t count, AttentionBackward* backward) {
+void cut_heads(int64_t number, int64_t count, AttentionBackward* backward) {
   for (Tensor* const each :
        {&backward->query, &backward->key, &backward->value, &backward->visible, &backward->out,
         &backward->lse, &backward->grad_out, &backward->grad_lse, &backward->grad_query,
         &backward->grad_key, &backward->grad_value}) {
     if (!each->present()) continue;
-    const int heads = ragged && each != &backward->visible ? 0 : 1;
-    each->shape[heads] /= count;
-    each->data = each->as<std::byte>() +
-                 number * each->shape[heads] * each->stride[heads] * size_of(each->dtype);
+    each->shape[1] /= count;
+    each->data =
+        each->as<std::byte>() + number * each->shape[1] * each->stride[1] * size_of(each->dtype);
   }
 }
 
@@ -459,7 +458,7 @@ Status AttentionPlan::backward(const perseid_attention_backward_args& args,
     backward.grad_bias = reader.read_bias(Access::kWrite, "grad_bias", args.grad_bias);
   if (Status status = reader.finish(); !status.ok()) return status;
   if (heads.plan != nullptr) {
-    cut_heads(problem.ragged, heads.number, heads.count, &backward);
+    cut_heads(heads.number, heads.count, &backward);
     return heads.plan->run_backward(reader, backward, workspace, stream);
   }
   const bool no_queries = are_empty(problem, problem.q_len, backward.cu_seqlens_q);
