@@ -12,7 +12,6 @@
 #include "cuda/runtime/kernel_name.hpp"
 #include "cuda/sm90/attention.hpp"
 #include "cuda/sm90/attention_backward.hpp"
-#include "dispatch/attention_wrappers.hpp"
 // Before kernels.
 #include "emulated_gpu.hpp"
 // Kernels.
@@ -39,7 +38,7 @@ constexpr AttentionForwardConfig config_of(bool right, bool left) {
 struct Part {
   AttentionProblem problem;
   Lengths queries, keys;  // where sequences begin: the rank's rows, and all keys
-  // As ContextLengths gives them: three numbers for each sequence in zigzag placement.
+  // As kernels have them: where pieces begin.
   Lengths cumulative_q;
   AttentionForwardArguments arguments;
 
@@ -69,14 +68,18 @@ struct Part {
     problem.total_kv = kv_end;
     for (size_t i = 0; i < queries.size(); ++i) {
       cumulative_q.push_back(queries[i]);
-      if (!zigzag) continue;
-      const int64_t rows = i + 1 < queries.size() ? (queries[i + 1] - queries[i]) / 2 : 0;
-      cumulative_q.insert(cumulative_q.end(), {queries[i] + rows, rows});
+      const bool last = i + 1 == queries.size();
+      if (zigzag && !last) cumulative_q.push_back((queries[i] + queries[i + 1]) / 2);
     }
     set_attention_lengths(problem, config, &arguments);
-    arguments.cumulative_q = {cumulative_q.data(), zigzag ? 3 : 1, true};
-    arguments.cumulative_kv = {keys.data(), 1, true};
+    bind(&arguments);
   }
+  void bind(AttentionArguments* a) const {
+    a->cumulative_q = {cumulative_q.data(), 1, true};
+    a->cumulative_kv = {keys.data(), 1, true};
+  }
+  // Of a sequence of queries.
+  int32_t key_sequence(int32_t batch) const { return problem.rows.zigzag ? batch / 2 : batch; }
   int64_t q_len(int64_t i) const {
     return queries[static_cast<size_t>(i) + 1] - queries[static_cast<size_t>(i)];
   }
@@ -107,10 +110,11 @@ void expect_all_queries(const AttentionProblem& mask, const Lengths& q_lens, con
     if (tile.number < 0) ended = true;
     ASSERT_EQ(tile.number, ended ? -1 : number);
     if (ended) continue;
-    const int64_t q_len = part.q_len(tile.batch), kv_len = part.kv_len(tile.batch);
-    const int64_t begin = part.queries[static_cast<size_t>(tile.batch)];
+    const int32_t batch = part.key_sequence(tile.batch);
+    const int64_t q_len = part.q_len(batch), kv_len = part.kv_len(batch);
+    const int64_t begin = part.queries[static_cast<size_t>(batch)];
     ASSERT_EQ(tile.kv_head, tile.head / 2);
-    ASSERT_EQ(tile.kv_begin, part.keys[static_cast<size_t>(tile.batch)]);
+    ASSERT_EQ(tile.kv_begin, part.keys[static_cast<size_t>(batch)]);
     KeyRange all{kv_len, 0};
     for (int32_t q = tile.query; q < min(tile.query + C.rows(), tile.q_len); ++q) {
       const int64_t packed = tile.q_begin + q;
@@ -118,7 +122,6 @@ void expect_all_queries(const AttentionProblem& mask, const Lengths& q_lens, con
       const int64_t row = packed - begin;  // of the rank's of this sequence
       ASSERT_GE(row, 0);
       ASSERT_LT(row, q_len);
-      ASSERT_EQ((score_row_of<C>(a, tile, q)), row);
       const KeyRange visible = visible_keys(problem, row, q_len, kv_len);
       const int64_t from = C.left ? clamp<int64_t>(q + tile.left, 0, tile.kv_len) : 0;
       const int64_t to = C.right ? clamp<int64_t>(q + tile.right, 0, tile.kv_len) : tile.kv_len;
@@ -199,7 +202,7 @@ TEST(RankPieces, ComeBySequences) {
   for (int32_t number = 0; number < part.arguments.tiles; ++number) {
     const AttentionTile tile = finder.find(number);
     if (tile.number >= 0 && tile.head == 0)
-      begins.emplace_back(tile.batch, tile.q_begin, tile.query);
+      begins.emplace_back(tile.batch / 2, tile.q_begin, tile.query);
   }
   using At = std::tuple<int32_t, int32_t, int32_t>;
   const std::vector<At> wanted = {At{0, 512, 384}, At{0, 512, 256},  At{0, 512, 128},
@@ -210,51 +213,73 @@ TEST(RankPieces, ComeBySequences) {
   EXPECT_EQ(part.arguments.rows_of_arrival, 1024);
 }
 
-// The steps of backward's tiles in the launches of a rank's pieces have each pair of a query and a
-// key that it sees, once.
+// The steps of backward's tiles have each pair of a query and a key that it sees, once, and
+// deterministic ones add to a block of queries in the order that they wait for.
 template <AttentionBackwardConfig C>
 void expect_all_pairs(const AttentionProblem& mask, int32_t ranks, int32_t rank, bool zigzag) {
   SCOPED_TRACE(testing::Message() << "rank " << rank << " of " << ranks << ", zigzag " << zigzag);
   const Lengths lengths = {24, 0, 960, 72, 480};
   Part part(mask, lengths, lengths, ranks, rank, zigzag, config_of(true, false));
-  part.problem.grad_query = part.problem.grad_key = part.problem.grad_value = true;
-  part.problem.f32_key_gradients = true;
+  AttentionProblem& problem = part.problem;
+  problem.grad_query = problem.grad_key = problem.grad_value = true;
+  problem.f32_key_gradients = true;
+  problem.deterministic = C.deterministic;
+  ASSERT_EQ(refuse_attention_backward(problem), "");
+  AttentionBackwardConfig chosen = choose_attention_backward(problem);
+  chosen.clusters = false;
+  EXPECT_EQ(kernel_name("", chosen), kernel_name("", C));
+  AttentionBackwardArguments a = attention_backward_arguments(problem, C, 0);
+  part.bind(&a);
+  AttentionBackwardProblem rows = a;  // of the kernels that have blocks of queries
+  if (zigzag) rows.batch *= 2;
   // Of a head and a packed row: the keys of its sequence, by how often.
   std::map<std::pair<int32_t, int64_t>, std::vector<int>> met;
-  for (int64_t piece = 0; piece < (zigzag ? 2 : 1); ++piece) {
-    const AttentionProblem problem =
-        zigzag ? dispatch::piece_of(part.problem, piece) : part.problem;
-    ASSERT_EQ(refuse_attention_backward(problem), "");
-    AttentionBackwardArguments a = attention_backward_arguments(problem, C, 0);
-    a.cumulative_q = {part.cumulative_q.data() + piece, zigzag ? 3 : 1, true};
-    if (zigzag) a.q_lens = {part.cumulative_q.data() + 2, 3, true};
-    a.cumulative_kv = {part.keys.data(), 1, true};
-    for (int32_t number = 0; number < a.batch_heads * a.k_tiles; ++number) {
-      BackwardTile tile{};
-      emulated_gpu::Block block(0, 32, 0, 1);
-      block.run([&] {
-        const BackwardTile found = find_backward_tile<C>(a, number);
-        if (threadIdx.x == 0) tile = found;
+  std::map<int64_t, int32_t> added;  // tiles, to a block of queries
+  for (int32_t number = 0; number < a.batch_heads * a.k_tiles; ++number) {
+    BackwardTile tile{};
+    emulated_gpu::Block block(0, 32, 0, 1);
+    block.run([&] {
+      const BackwardTile found = find_backward_tile<C>(a, number);
+      if (threadIdx.x == 0) tile = found;
+    });
+    emulated_gpu::block = &block;
+    for_each_step<C>(a, tile, [&](int, const BackwardStep& step) {
+      const int32_t first = first_query<C>(tile, step.block);
+      const int32_t gap = gap_of_block<C>(a, tile, step.block);
+      const int32_t begin =
+          tile.q_begin + (is_in_second_piece<C>(tile, step.block) ? tile.q_len : 0);
+      const int64_t at = number_of_block<C>(a, tile, step.head, step.block);
+      QueryBlock found;
+      emulated_gpu::Block other(0, 32, 0, 1);
+      other.run([&] {
+        const QueryBlock of_number = find_block<C>(rows, at);
+        if (threadIdx.x == 0) found = of_number;
       });
       emulated_gpu::block = &block;
-      for_each_step<C>(a, tile, [&](int, const BackwardStep& step) {
-        const int32_t end = min((step.block + 1) * C.queries, tile.q_len);
-        for (int32_t q = step.block * C.queries; q < end; ++q) {
-          std::vector<int>& keys = met[{step.head, tile.q_begin + q}];
-          keys.resize(static_cast<size_t>(part.kv_len(tile.batch)));
-          const int32_t begin = C.left ? q + tile.left : 0;
-          const int32_t last = C.right ? q + tile.right : tile.kv_len;
-          for (int32_t key = max(tile.key, begin);
-               key < min(min(tile.key + C.keys(), tile.kv_len), last); ++key)
-            ++keys[static_cast<size_t>(key)];
-        }
-      });
-    }
+      ASSERT_EQ(found.head, step.head);
+      ASSERT_EQ(found.sequence.q_begin, begin);
+      ASSERT_EQ(found.query, first);
+      ASSERT_EQ(found.sequence.q_len, tile.q_len);
+      ASSERT_EQ(found.sequence.right, tile.right + gap);
+      if (C.deterministic) {
+        ASSERT_EQ((dq_summands_before<C>(a, tile, step.block)), added[at]++);
+      }
+      const int32_t end = min(first + C.queries, tile.q_len);
+      for (int32_t q = first; q < end; ++q) {
+        std::vector<int>& keys = met[{step.head, begin + q}];
+        keys.resize(static_cast<size_t>(tile.kv_rows));
+        const int32_t from = C.left ? q + gap + tile.left : 0;
+        const int32_t to = C.right ? q + gap + tile.right : tile.kv_len;
+        for (int32_t key = max(tile.key, from);
+             key < min(min(tile.key + C.keys(), tile.kv_len), to); ++key)
+          ++keys[static_cast<size_t>(key)];
+      }
+    });
   }
   for (int64_t i = 0; i < std::ssize(lengths); ++i)
-    for (int32_t head = 0; head < part.problem.heads; ++head)
+    for (int32_t head = 0; head < problem.heads; ++head)
       for (int64_t row = 0; row < part.q_len(i); ++row) {
-        const KeyRange seen = visible_keys(part.problem, row, part.q_len(i), part.kv_len(i));
+        const KeyRange seen = visible_keys(problem, row, part.q_len(i), part.kv_len(i));
         std::vector<int> wanted(static_cast<size_t>(part.kv_len(i)));
         for (int64_t key = seen.begin; key < seen.end; ++key) wanted[static_cast<size_t>(key)] = 1;
         ASSERT_EQ((met[{head, part.queries[static_cast<size_t>(i)] + row}]), wanted)
@@ -262,24 +287,28 @@ void expect_all_pairs(const AttentionProblem& mask, int32_t ranks, int32_t rank,
       }
 }
 
+constexpr AttentionBackwardConfig backward_config(bool left, bool deterministic) {
+  AttentionBackwardConfig config;
+  config.right = config.lengths = config.sharded = config.rank_pieces = true;
+  config.f32_key_gradients = true;
+  config.left = left;
+  config.deterministic = deterministic;
+  return config;
+}
+
 TEST(RankPieces, HaveEachPairOnceInBackward) {
   AttentionProblem mask;
   for (const bool zigzag : {false, true})
     for (const int32_t ranks : {2, 3})
       for (int32_t rank = 0; rank < ranks; ++rank) {
-        constexpr AttentionBackwardConfig kCausal{
-            .right = true, .lengths = true, .sharded = true, .f32_key_gradients = true};
-        constexpr AttentionBackwardConfig kWindow{.right = true,
-                                                  .left = true,
-                                                  .lengths = true,
-                                                  .sharded = true,
-                                                  .f32_key_gradients = true};
         mask.causal = Causal::kTopLeft;
         mask.window_left = -1;
-        expect_all_pairs<kCausal>(mask, ranks, rank, zigzag);
+        expect_all_pairs<backward_config(false, false)>(mask, ranks, rank, zigzag);
+        expect_all_pairs<backward_config(false, true)>(mask, ranks, rank, zigzag);
         mask.causal = Causal::kBottomRight;
         mask.window_left = 150;
-        expect_all_pairs<kWindow>(mask, ranks, rank, zigzag);
+        expect_all_pairs<backward_config(true, false)>(mask, ranks, rank, zigzag);
+        expect_all_pairs<backward_config(true, true)>(mask, ranks, rank, zigzag);
       }
 }
 

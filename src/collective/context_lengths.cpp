@@ -31,14 +31,14 @@ void ContextLengths::view(void* data, int64_t stride, Tensor* lengths, DLTensor*
 
 Status ContextLengths::make() {
   if (device_->gpu == nullptr) return {};
-  const int64_t numbers = zigzag_ ? 3 : 1;
+  const int64_t numbers = zigzag_ ? 3 : 1;  // two begins and their rows
   sent_.resize(static_cast<size_t>((batch_ + 1) * (numbers + 1)));
   void* memory = nullptr;
   if (Status status = dispatch::allocate(*device_, sent_.size() * sizeof(int64_t), &memory);
       !status.ok())
     return status;
   memory_ = {memory, [device = device_](void* data) { dispatch::release(*device, data); }};
-  view(memory, numbers, &queries_view_, &queries_dl_);
+  view(memory, zigzag_ ? 2 : 1, &queries_view_, &queries_dl_);
   view(static_cast<int64_t*>(memory) + (batch_ + 1) * numbers, 1, &keys_view_, &keys_dl_);
   return {};
 }
@@ -73,13 +73,14 @@ Status ContextLengths::read(const char* operation, const DLTensor* of_queries, c
 Status ContextLengths::send(void* stream) {
   if (device_->gpu == nullptr) return {};
   sent_.clear();
+  const auto rows_of = [&](size_t i) {
+    return i + 1 < queries_.size() ? (queries_[i + 1] - queries_[i]) / 2 : 0;
+  };
   for (size_t i = 0; i < queries_.size(); ++i) {
-    const int64_t begin = queries_[i];
-    const bool last = i + 1 == queries_.size();
-    const int64_t rows = last ? 0 : (queries_[i + 1] - begin) / 2;
-    sent_.push_back(begin);
-    if (zigzag_) sent_.insert(sent_.end(), {begin + rows, rows});
+    sent_.push_back(queries_[i]);
+    if (zigzag_) sent_.push_back(queries_[i] + rows_of(i));
   }
+  for (size_t i = 0; zigzag_ && i < queries_.size(); ++i) sent_.push_back(rows_of(i));
   sent_.insert(sent_.end(), keys_.begin(), keys_.end());
   Tensor from{.data = sent_.data(),
               .dtype = DType::kI64,

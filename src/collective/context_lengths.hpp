@@ -29,8 +29,9 @@ class ContextLengths {
   // Where sequences begin: the rank's queries, and all keys.
   const std::vector<int64_t>& queries() const { return queries_; }
   const std::vector<int64_t>& keys() const { return keys_; }
-  // The same for the attention. Of queries on a GPU, where the rank has two pieces, three numbers
-  // for each sequence (dispatch/attention_list.cpp).
+  // The same for the attention. Of queries on a GPU, where the rank has two pieces, where they
+  // begin lies side by side for each sequence, and the rows of one behind the last
+  // (dispatch/attention_wrappers.hpp).
   const DLTensor* queries_given() const { return &queries_dl_; }
   const DLTensor* keys_given() const { return &keys_dl_; }
 

@@ -196,7 +196,8 @@ void cut_lengths(int64_t piece, Arguments* arguments) {
   Tensor& begins = arguments->cu_seqlens_q;
   auto* const numbers = begins.template as<int64_t>();
   arguments->q_lens = begins;
-  arguments->q_lens.data = numbers + 2;
+  arguments->q_lens.data = numbers + 2 * begins.shape[0];
+  arguments->q_lens.stride[0] = 1;
   --arguments->q_lens.shape[0];
   begins.data = numbers + piece;
 }
@@ -259,56 +260,6 @@ class ZigzagAttention final : public Executable<Attention> {
   int64_t rows_ = 0;  // of a piece
   bool ragged_ = false;
   Made pieces_[2];
-};
-
-// Ragged zigzag pieces on Hopper: one launch of forward has both, and backward a launch for each.
-class RaggedZigzagAttention final : public Executable<Attention> {
- public:
-  static Status make(const AttentionProblem& problem, cuda::Gpu& gpu, Made* made) {
-    auto attention = std::make_unique<RaggedZigzagAttention>();
-    std::vector<cuda::KernelNames> kernels;
-    const int64_t pieces = problem.backward() ? 2 : 0;
-    for (int64_t piece = 0; piece < pieces; ++piece)
-      kernels.push_back(
-          cuda::Sm90AttentionBackward::kernels_of(piece_of(problem, piece), gpu.facts()));
-    kernels.push_back(cuda::Sm90Attention::kernels_of(problem, gpu.facts()));
-    attention->note_ = note_of_compilation(gpu, std::span(kernels).subspan(pieces > 0 ? 1 : 0));
-    Status status = pieces > 0 ? gpu.load_ahead(kernels) : Status();
-    if (status.ok()) status = cuda::Sm90Attention::make(problem, gpu, &attention->forward_);
-    for (int64_t piece = 0; piece < pieces && status.ok(); ++piece)
-      status = cuda::Sm90AttentionBackward::make(piece_of(problem, piece), gpu,
-                                                 &attention->pieces_[piece]);
-    if (status.ok()) *made = std::move(attention);
-    return status;
-  }
-  size_t workspace(Direction direction) const override {
-    if (direction == Direction::kForward) return forward_->forward_workspace();
-    return pieces_[0] == nullptr ? 0 : max(pieces_[0]->workspace(), pieces_[1]->workspace());
-  }
-  Status forward(const AttentionForward& arguments, std::byte* workspace,
-                 void* stream) const override {
-    return forward_->forward(arguments, workspace, stream);
-  }
-  Status backward(const AttentionBackward& arguments, std::byte* workspace,
-                  void* stream) const override {
-    Status status;
-    for (int64_t piece = 0; piece < 2 && status.ok(); ++piece) {
-      AttentionBackward own = arguments;
-      cut_lengths(piece, &own);
-      status = pieces_[piece]->backward(own, workspace, stream);
-    }
-    return status;
-  }
-  std::string kernels() const override {
-    std::string text = forward_->description() + ", both pieces at once";
-    if (pieces_[0] != nullptr) text += "; " + pieces_[0]->description() + ", a piece at a time";
-    return text + note_;
-  }
-
- private:
-  std::unique_ptr<cuda::Sm90Attention> forward_;
-  std::unique_ptr<cuda::Sm90AttentionBackward> pieces_[2];  // null without gradients
-  std::string note_;
 };
 
 // Refuses canonical order.
@@ -398,8 +349,6 @@ Status make_sm90(const AttentionProblem& problem, const Device& device, Made* ma
         problem, *device.gpu,
         [&](const AttentionProblem& whole, Made* of) { return make_sm90(whole, device, of); },
         made);
-  if (problem.rows.zigzag && problem.ragged)
-    return RaggedZigzagAttention::make(problem, *device.gpu, made);
   if (size_of(problem.dtype) == 2) {  // planes of f32 are in the workspace
     Status status = is_mixed(problem) ? MixedAttention::make(problem, *device.gpu, made)
                                       : Sm90Attention::make(problem, *device.gpu, made);

@@ -372,11 +372,10 @@ void set_attention_lengths(const AttentionProblem& problem, const AttentionForwa
   fixed.heads >>= pack;
   fixed.group >>= pack;
   fixed.kv_heads = static_cast<int32_t>(problem.kv_heads);
-  // Ragged zigzag pieces are sequences of their own (rank_pieces.hpp).
+  // Each of two pieces is a sequence of queries (rank_pieces.hpp).
   const int64_t pieces = fixed.two_pieces ? 2 : 1, rows = problem.q_len / pieces;
   fixed.batch_heads = static_cast<int32_t>(problem.batch * pieces * (problem.heads >> pack));
   fixed.q_tiles = static_cast<int32_t>(ceil_div(rows << pack, int64_t{config.rows()}));
-  fixed.rank = static_cast<int32_t>(problem.rows.rank);
   fixed.rows_of_arrival =
       static_cast<int32_t>(max(ceil_div(problem.total_kv, problem.arriving_groups), int64_t{1}));
   // If later rows see more keys, the partial tile is the first one. Whole consumers have

@@ -193,17 +193,10 @@ class GradientEpilogue {
         rows_left_out[half] = left_out[half] =
             __ballot_sync(0xffffffffu, !(quad_sum(nonfinite[half]) == 0));
     }
-    if constexpr (C.f32_key_gradients)
-      for_each_pair<float, float2, kDim>(rows, dim, [&](float2* pair, int half, int i) {
-        if ((left_out[half] >> lane & 1) != 0) return;
-        const float2 old = __ldcg(pair);
-        *pair = {old.x + d[i] * factor, old.y + d[i + 1] * factor};
-      });
-    else
-      for_each_pair<uint16_t, uint32_t, kDim>(rows, dim, [&](uint32_t* pair, int half, int i) {
-        if ((left_out[half] >> lane & 1) == 0)
-          *pair = add_to_pair<C.dtype>(__ldcg(pair), d[i], d[i + 1], factor);
-      });
+    for_each_pair<uint16_t, uint32_t, kDim>(rows, dim, [&](uint32_t* pair, int half, int i) {
+      if ((left_out[half] >> lane & 1) == 0)
+        *pair = add_to_pair<C.dtype>(__ldcg(pair), d[i], d[i + 1], factor);
+    });
   }
   template <int kDim>
   __device__ __forceinline__ void store_f32(const float (&d)[kDim / 2], float factor,

@@ -73,9 +73,9 @@ class BackwardScores {
   // Scores of keys that the query does not see, or behind the last one, become -inf.
   __device__ __forceinline__ void hide_unseen(float (&scores)[kScores], const BackwardTile& tile,
                                               const BackwardStep& step) const {
-    const int query = step.block * C.queries, first = query + 2 * (lane_ % 4);
+    const int query = first_query<C>(tile, step.block), first = query + 2 * (lane_ % 4);
     const bool past = kBiased && query + C.queries > tile.q_len;
-    const int gap = gap_before<C>(problem_, query);
+    const int gap = gap_of_block<C>(problem_, tile, step.block);
     const int left = tile.left + gap, right = tile.right + gap;
     if (past || tile.key + C.keys() > tile.kv_len ||
         (C.right && query + right < tile.key + C.keys()) ||

@@ -267,9 +267,8 @@ struct AttentionForwardArguments : AttentionArguments, KeySplits {
   uint64_t launch = 0;
   int32_t pack_gqa = 0;
   int32_t kv_heads = 0;  // of a batch entry
-  // Ragged over ranks (rank_pieces.hpp): this one, and so many packed rows of keys arrive after one
-  // another, those of whole sequences.
-  int32_t rank = 0, rows_of_arrival = 1;
+  // If C.rank_pieces: so many packed rows of keys arrive after one another, of whole sequences.
+  int32_t rows_of_arrival = 1;
   int32_t batch_heads = 0, q_tiles = 0, tiles = 0;
   int32_t rows_before = 0;        // rows of a head's first tile before its first query
   int32_t heads_per_section = 0;  // of the raster order
@@ -339,7 +338,8 @@ struct AttentionBackwardConfig {
   bool accumulate_query = false, accumulate_key = false, accumulate_value = false,
        accumulate_bias = false;
   bool sharded = false;            // queries are one or two pieces of each sequence
-  bool f32_key_gradients = false;  // grad_key and grad_value
+  bool rank_pieces = false;        // sharded and ragged: pieces of any length
+  bool f32_key_gradients = false;  // grad_key and grad_value, where they do not accumulate
   bool async = false;  // keys and values arrive in chunks, and their gradients leave in them
   // A block has one leaf of the queries (backward_leaves.hpp); with f32_key_gradients.
   bool leaves = false;
@@ -374,6 +374,7 @@ struct AttentionBackwardConfig {
     visit("accumulate_value", c.accumulate_value);
     visit("accumulate_bias", c.accumulate_bias);
     visit("sharded", c.sharded);
+    visit("rank_pieces", c.rank_pieces);
     visit("f32_key_gradients", c.f32_key_gradients);
     visit("async", c.async);
     visit("leaves", c.leaves);

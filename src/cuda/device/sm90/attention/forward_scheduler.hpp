@@ -56,7 +56,7 @@ struct TileKeys {
 template <AttentionForwardConfig C>
 __device__ __forceinline__ int32_t pivot_of(const AttentionForwardArguments& a,
                                             const AttentionTile& tile) {
-  if constexpr (C.rank_pieces) return a.rank * keys_of_piece(a, tile);
+  if constexpr (C.rank_pieces) return a.piece * keys_of_piece(a, tile);
   return a.pivot - tile.kv_begin;
 }
 
@@ -197,19 +197,20 @@ class TileFinder {
   // of all heads first. The cursor is at the one of the last number. Returns whether the tile
   // exists.
   __device__ __forceinline__ bool locate_in_ragged(int32_t number, AttentionTile& tile) {
-    const int32_t pieces = raster_pieces<C>(a_), end_of_batch = a_.batch * pieces;
+    const int32_t end_of_batch = raster_sequences<C>(a_);
     for (; batch_ < end_of_batch; ++batch_, before_ += tiles_) {
-      const int32_t batch = raster_piece<C>(a_, batch_).batch;
+      const int32_t batch = raster_sequence<C>(a_, batch_);
       const int32_t begin = read_length(a_.cumulative_q, batch, a_.total_q);
       const int32_t end = read_length(a_.cumulative_q, batch + 1, a_.total_q);
-      tiles_ = (clamp(end - begin, 0, a_.q_len) / pieces + queries() - 1) / queries() * a_.heads;
+      tiles_ = (clamp(end - begin, 0, a_.q_len) + queries() - 1) / queries() * a_.heads;
       if (number < before_ + tiles_) break;
     }
     if (batch_ >= end_of_batch) return false;
     const int32_t own = number - before_;
     tile.query = (tiles_ - 1 - own) / a_.heads * queries();
     tile.head = own % a_.heads;
-    static_cast<AttentionSequence&>(tile) = find_piece<C>(a_, raster_piece<C>(a_, batch_));
+    static_cast<AttentionSequence&>(tile) =
+        find_sequence<C.lengths, C.rank_pieces>(a_, raster_sequence<C>(a_, batch_));
     return true;
   }
 
