@@ -5,7 +5,7 @@ same run: the larger of the attention of all rows on one GPU, divided by the num
 the transfer alone. And against PyTorch, in one run of one machine.
 
     python3 context_attention.py PERSEID [--ranks 2] [--seconds S] [--csv FILE] [--commit HASH]
-        [--no-peers]
+        [--no-peers] [--ragged]
 
 Causal, zigzag, head_dim 128, bf16; one sequence, or a ragged batch of several equal ones that have
 `length` positions together. single: one execution after 3 ms of rest, the host's calls
@@ -36,9 +36,9 @@ FIELDS = ("date", "gpu", "driver", "commit", "ranks", "direction", "length", "se
           "kv_heads", "mode", "what", "milliseconds", "ratio")
 
 
-def measure(perseid, ranks, seconds):
-    """Rows of all shapes: fused, attention alone, transfer alone."""
-    for length, heads, kv_heads, sequences in [(*shape, 0) for shape in SHAPES] + list(RAGGED):
+def measure(perseid, ranks, seconds, shapes):
+    """Rows of the shapes: fused, attention alone, transfer alone."""
+    for length, heads, kv_heads, sequences in shapes:
         for direction in ("forward", "backward"):
             command = [perseid, "bench", "context-attention", "--device", "cuda:0", "--quiet",
                        "--json", "--seconds", str(seconds), "-n", str(ranks), "--length",
@@ -251,6 +251,7 @@ def main():
     parser.add_argument("--csv", default="context_attention.csv")
     parser.add_argument("--commit", default="")
     parser.add_argument("--no-peers", action="store_true")
+    parser.add_argument("--ragged", action="store_true", help="ragged batches alone, no peers")
     parser.add_argument("--peers-seconds", type=float, default=60)
     parser.add_argument("--peers", type=float, help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -273,11 +274,13 @@ def main():
 
         def key(row):
             return tuple(row[field] for field in FIELDS[5:11])
-        for row in measure(args.perseid, args.ranks, args.seconds):
+        shapes = ([] if args.ragged else [(*shape, 0) for shape in SHAPES]) + list(RAGGED)
+        for row in measure(args.perseid, args.ranks, args.seconds, shapes):
             write(row)
             if row["what"] != "fused":
                 bounds[key(row)] = max(bounds.get(key(row), 0), float(row["milliseconds"]))
-        for row in [] if args.no_peers else rows_of_peers(args.ranks, args.peers_seconds):
+        no_peers = args.no_peers or args.ragged
+        for row in [] if no_peers else rows_of_peers(args.ranks, args.peers_seconds):
             milliseconds = 1e3 * row.pop("seconds")
             bound = bounds.get(key(row))
             write(dict(row, milliseconds=f"{milliseconds:.4f}",
