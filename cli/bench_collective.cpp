@@ -300,6 +300,14 @@ int bench_collective(const Common& common, const CollectiveSizes& sizes) {
       bad_input(fmt::format("--length must be a multiple of {}, two pieces for each rank, got {}",
                             2 * sizes.ranks, sizes.length));
   }
+  if (sizes.sequences != 0) {
+    if (!on_gpu(common)) bad_input("--sequences needs GPUs; add --device cuda:0");
+    if (sizes.sequences < 0 || sizes.length % (2 * sizes.ranks * sizes.sequences) != 0)
+      bad_input(
+          fmt::format("--length must be a multiple of two pieces of {} sequences for each "
+                      "rank, got {}",
+                      sizes.sequences, sizes.length));
+  }
   if (sizes.canonical) {
     if (sizes.k % 8 != 0)
       bad_input(fmt::format("--k must be a multiple of 8 with --canonical, got {}", sizes.k));
@@ -362,6 +370,7 @@ int bench_collective(const Common& common, const CollectiveSizes& sizes) {
                     {"heads", sizes.heads},
                     {"kv_heads", sizes.kv_heads},
                     {"head_dim", sizes.head_dim},
+                    {"sequences", sizes.sequences},
                     {"chunks", sizes.chunks},
                     {"fusion", sizes.fusion},
                     {"canonical", sizes.canonical},

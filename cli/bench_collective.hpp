@@ -21,6 +21,7 @@ struct CollectiveSizes {
   int64_t m = 2048, n = 2048, k = 2048;  // m: of all ranks; n, k: of each
   // Attention, causal with zigzag placement. length: of all ranks.
   int64_t length = 4096, heads = 8, kv_heads = 8, head_dim = 64;
+  int64_t sequences = 0;  // a ragged batch of so many equal ones, on GPUs; 0: one, not ragged
   bool backward = false;
   bool canonical = false;
   std::vector<RankOp> ops = {};

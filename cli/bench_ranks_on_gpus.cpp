@@ -344,10 +344,20 @@ std::vector<RankTimes> reduce(bool all, const Context& context, const Group& gro
                             }});
 }
 
-// What attention reads and writes on one GPU: all rows of the sequence, or the first of them.
+// Where equal sequences begin, and the end of the last one.
+std::vector<int32_t> cumulative_lengths(const CollectiveSizes& sizes) {
+  std::vector<int32_t> begins;
+  for (int64_t i = 0; i <= sizes.sequences; ++i)
+    begins.push_back(static_cast<int32_t>(i * sizes.length / sizes.sequences));
+  return begins;
+}
+
+// What attention reads and writes on one GPU: all rows of the sequences, or the first of them.
 class AttentionOperands {
  public:
-  AttentionOperands(const Context& context, int32_t gpu, const CollectiveSizes& sizes, DType dtype)
+  // over_ranks: lengths are in memory of the host.
+  AttentionOperands(const Context& context, int32_t gpu, const CollectiveSizes& sizes, DType dtype,
+                    bool over_ranks)
       : gpu_(gpu),
         sizes_(sizes),
         dtype_(dtype),
@@ -359,20 +369,34 @@ class AttentionOperands {
         grad_query_(query_rows(context)),
         grad_key_(key_rows(context)),
         grad_value_(key_rows(context)),
-        lse_(context, gpu, f32, sizes.heads, sizes.length) {}
+        lse_(context, gpu, f32, sizes.heads, sizes.length),
+        lengths_(sizes.sequences == 0 ? std::vector<int32_t>(1) : cumulative_lengths(sizes)),
+        gpu_lengths_(context, lengths_.size() * sizeof(int32_t)) {
+    context.copy(gpu_lengths_.data(), lengths_.data(), gpu_lengths_.size());
+    if (!ragged()) return;
+    const Dims count{std::ssize(lengths_)};
+    given_lengths_ = over_ranks ? Tensor(lengths_.data(), i32, count)
+                                : Tensor(gpu_lengths_.data(), i32, count, {}, {kDLCUDA, gpu});
+  }
 
   AttentionForward forward(int64_t rows) const {
     return {.query = first(query_, sizes_.heads, rows),
             .key = first(key_, sizes_.kv_heads, rows),
             .value = first(value_, sizes_.kv_heads, rows),
+            .cu_seqlens_q = given_lengths_,
+            .cu_seqlens_kv = given_lengths_,
             .out = first(out_, sizes_.heads, rows),
-            .lse = Tensor(lse_.memory.data(), f32, {1, sizes_.heads, rows}, {}, {kDLCUDA, gpu_})};
+            .lse = Tensor(lse_.memory.data(), f32,
+                          ragged() ? Dims{sizes_.heads, rows} : Dims{1, sizes_.heads, rows}, {},
+                          {kDLCUDA, gpu_})};
   }
   AttentionBackward backward(int64_t rows) const {
     const AttentionForward of = forward(rows);
     return {.query = of.query,
             .key = of.key,
             .value = of.value,
+            .cu_seqlens_q = of.cu_seqlens_q,
+            .cu_seqlens_kv = of.cu_seqlens_kv,
             .out = of.out,
             .lse = of.lse,
             .grad_out = first(grad_out_, sizes_.heads, rows),
@@ -388,14 +412,23 @@ class AttentionOperands {
   Matrix key_rows(const Context& context) const {
     return {context, gpu_, dtype_, sizes_.length, sizes_.kv_heads * sizes_.head_dim};
   }
+  bool ragged() const { return sizes_.sequences != 0; }
   Tensor first(const Matrix& whole, int64_t heads, int64_t rows) const {
-    return {whole.memory.data(), dtype_, {1, rows, heads, sizes_.head_dim}, {}, {kDLCUDA, gpu_}};
+    const int64_t dim = sizes_.head_dim;
+    return {whole.memory.data(),
+            dtype_,
+            ragged() ? Dims{rows, heads, dim} : Dims{1, rows, heads, dim},
+            {},
+            {kDLCUDA, gpu_}};
   }
 
   int32_t gpu_;
   const CollectiveSizes& sizes_;
   DType dtype_;
   Matrix query_, key_, value_, out_, grad_out_, grad_query_, grad_key_, grad_value_, lse_;
+  std::vector<int32_t> lengths_;  // of whole sequences
+  Memory gpu_lengths_;
+  Tensor given_lengths_;
 };
 
 // Alone: one GPU has all rows, and its time is divided by the number of ranks.
@@ -403,13 +436,19 @@ std::vector<RankTimes> attend(const Context& context, const Group& group,
                               const CollectiveSizes& sizes, DType dtype, Ranks& ranks) {
   const int64_t rows = sizes.length / sizes.ranks;
   const auto options = [&](int64_t length) {
+    const bool ragged = sizes.sequences != 0;
+    const int64_t batch = ragged ? sizes.sequences : 1, total = ragged ? length : 0;
     return AttentionOptions{.dtype = dtype,
+                            .batch = batch,
                             .heads = sizes.heads,
                             .kv_heads = sizes.kv_heads,
-                            .q_len = length,
-                            .kv_len = length,
+                            .q_len = length / batch,
+                            .kv_len = length / batch,
                             .head_dim = sizes.head_dim,
                             .mask = causal_bottom_right(),
+                            .ragged = ragged,
+                            .total_q = total,
+                            .total_kv = total,
                             .backward = sizes.backward};
   };
   const ContextAttention fused(context, group,
@@ -428,8 +467,8 @@ std::vector<RankTimes> attend(const Context& context, const Group& group,
   };
   const AllGatherMatmul keys = transfer_of(dtype), gradients = transfer_of(f32);
   // The results of a rank are its own: backward reads those that its forward has written.
-  const AttentionOperands whole(context, group.rank(), sizes, dtype),
-      shard(context, group.rank(), sizes, dtype);
+  const AttentionOperands whole(context, group.rank(), sizes, dtype, false),
+      shard(context, group.rank(), sizes, dtype, true);
   const auto transfer = [&](const AllGatherMatmul& plan, DType type) {
     void* const data = plan.shard().data();
     const Tensor none(data, type, {moved, 0}, {}, {kDLCUDA, group.rank()});

@@ -1,6 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
 // Plans for a GPU that is not there: any compute capability from 8.0 on, operands in chunks, ranks.
+#include <gtest/gtest.h>
+
 #include <array>
 #include <cstddef>
 #include <span>
@@ -238,6 +240,43 @@ TEST(AssumedGpu, CanonicalAttentionIsRefusedWhereRanksWouldChooseOtherwise) {
              .explain();
        }))
     expect_has(text, "compute capability is 8.6 on rank 1 and 8.0 on rank 0");
+}
+
+// Which kernels take a rank's pieces of every sequence of a ragged batch, and whether they wait for
+// all keys.
+TEST(AssumedGpu, RaggedBatchesOverRanksAreExplained) {
+  const auto explain = [](const char* capability, int64_t batch, AttentionOptions options,
+                          Sharding placement = Sharding::kZigzag, bool canonical = false) {
+    return explained(2, [&](const Group& group) -> std::string {
+      options.batch = batch;
+      options.heads = 32;
+      options.kv_heads = 4;
+      options.q_len = options.kv_len = 16384 / batch;
+      options.head_dim = 128;
+      options.mask = causal_bottom_right();
+      options.ragged = true;
+      options.total_q = options.total_kv = 16384;
+      return ContextAttention(
+                 Context::assumed(capability), group,
+                 {.attention = options, .placement = placement, .canonical = canonical})
+          .explain();
+    })[1];
+  };
+  for (const Sharding placement : {Sharding::kZigzag, Sharding::kContiguous})
+    for (const DType dtype : {f16, bf16}) {
+      const std::string text = explain("sm_90", 8, {.dtype = dtype, .gradients = 7u}, placement);
+      expect_has(text, "cuda:sm90 that begins with the own ones, sequences in 8 groups; fused: ");
+    }
+  expect_has(explain("sm_90", 4, {.dtype = bf16}), "sequences in 4 groups");
+  EXPECT_EQ(explain("sm_90", 1, {.dtype = bf16}).find("groups"), std::string::npos);
+  for (const std::string& text :
+       {explain("sm_90", 8, {.dtype = bf16, .dropout = 0.1}),
+        explain("sm_90", 8, {.dtype = bf16, .visible = true}),
+        explain("sm_90", 8, {.dtype = bf16, .bias = std::array<int64_t, 4>{1, 1, 1, 4096}}),
+        explain("sm_90", 8, {.dtype = f32}), explain("sm_80", 8, {.dtype = bf16})})
+    expect_has(text, "cuda:portable");
+  expect_has(explain("sm_90", 8, {.dtype = bf16}, Sharding::kZigzag, true),
+             "cuda:sm90: made in canonical order for sequences of one length");
 }
 
 }  // namespace

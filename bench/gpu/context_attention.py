@@ -5,9 +5,10 @@ same run: the larger of the attention of all rows on one GPU, divided by the num
 the transfer alone. And against PyTorch, in one run of one machine.
 
     python3 context_attention.py PERSEID [--ranks 2] [--seconds S] [--csv FILE] [--commit HASH]
-        [--no-peers]
+        [--no-peers] [--ragged]
 
-Causal, zigzag, head_dim 128, bf16. single: one execution after 3 ms of rest, the host's calls
+Causal, zigzag, head_dim 128, bf16; one sequence, or a ragged batch of several equal ones that have
+`length` positions together. single: one execution after 3 ms of rest, the host's calls
 included. sustained: about 20 ms of executions back to back. Of all ranks the slowest counts;
 medians. PyTorch runs with a process for each GPU: context_parallel, which shares rows out as
 zigzag does, rotates keys by all-gather or alltoall, and attends by cuDNN or flash; and keys that
@@ -28,32 +29,35 @@ import time
 # Positions of all ranks, query heads, key heads.
 SHAPES = ((8192, 32, 4), (16384, 32, 4), (32768, 8, 1), (32768, 32, 4), (32768, 16, 16),
           (65536, 32, 4))
+# The same of ragged batches of equal sequences, and how many; no peer has them.
+RAGGED = ((32768, 32, 4, 8), (32768, 32, 4, 32))
 NO_MULTICAST = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1"}
-FIELDS = ("date", "gpu", "driver", "commit", "ranks", "direction", "length", "heads", "kv_heads",
-          "mode", "what", "milliseconds", "ratio")
+FIELDS = ("date", "gpu", "driver", "commit", "ranks", "direction", "length", "sequences", "heads",
+          "kv_heads", "mode", "what", "milliseconds", "ratio")
 
 
-def measure(perseid, ranks, seconds):
-    """Rows of all shapes: fused, attention alone, transfer alone."""
-    for length, heads, kv_heads in SHAPES:
+def measure(perseid, ranks, seconds, shapes):
+    """Rows of the shapes: fused, attention alone, transfer alone."""
+    for length, heads, kv_heads, sequences in shapes:
         for direction in ("forward", "backward"):
             command = [perseid, "bench", "context-attention", "--device", "cuda:0", "--quiet",
                        "--json", "--seconds", str(seconds), "-n", str(ranks), "--length",
                        str(length), "--heads", str(heads), "--kv-heads", str(kv_heads),
-                       "--head-dim", "128"]
+                       "--head-dim", "128", "--sequences", str(sequences)]
             command += ["--backward"] if direction == "backward" else []
             done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
             if done.returncode != 0:
-                print(f"{direction} {length} {heads} {kv_heads}: {done.stderr}", flush=True)
+                print(f"{direction} {length} {sequences} {heads} {kv_heads}: {done.stderr}",
+                      flush=True)
                 continue
             for row in json.loads(done.stdout)["results"]:
                 bound = max(row["product_seconds"], row["transfer_seconds"])
                 for part, what in (("fused", "fused"), ("product", "attention"),
                                    ("transfer", "transfer")):
                     taken = row[f"{part}_seconds"]
-                    yield dict(direction=direction, length=length, heads=heads, kv_heads=kv_heads,
-                               mode=row["mode"], what=what, milliseconds=f"{1e3 * taken:.4f}",
-                               ratio=f"{taken / bound:.3f}")
+                    yield dict(direction=direction, length=length, sequences=sequences or 1,
+                               heads=heads, kv_heads=kv_heads, mode=row["mode"], what=what,
+                               milliseconds=f"{1e3 * taken:.4f}", ratio=f"{taken / bound:.3f}")
 
 
 def context_parallel(rank, size, mesh):
@@ -196,9 +200,9 @@ def peers(deadline):
                     sustained = statistics.median(once(body, times) for _ in range(3))
                     for mode, seconds in (("single", single), ("sustained", sustained)):
                         if rank == 0:
-                            print(json.dumps(dict(direction=direction, length=length, heads=heads,
-                                                  kv_heads=kv_heads, mode=mode, what=what,
-                                                  seconds=seconds)), flush=True)
+                            print(json.dumps(dict(direction=direction, length=length, sequences=1,
+                                                  heads=heads, kv_heads=kv_heads, mode=mode,
+                                                  what=what, seconds=seconds)), flush=True)
                 try:
                     measure(whole, grad, timed)
                 except Exception as error:  # whatever a peer does not take, the others are measured
@@ -232,7 +236,7 @@ def rows_of_peers(ranks, deadline):
         print(err[-1500:], flush=True)
     best = {}
     for row in rows:
-        key = tuple(row[field] for field in ("direction", "length", "heads", "kv_heads", "mode"))
+        key = tuple(row[field] for field in FIELDS[5:11])
         if key not in best or row["seconds"] < best[key]["seconds"]:
             best[key] = row
     return rows + [dict(row, what="best of PyTorch") for row in best.values()]
@@ -247,6 +251,7 @@ def main():
     parser.add_argument("--csv", default="context_attention.csv")
     parser.add_argument("--commit", default="")
     parser.add_argument("--no-peers", action="store_true")
+    parser.add_argument("--ragged", action="store_true", help="ragged batches alone, no peers")
     parser.add_argument("--peers-seconds", type=float, default=60)
     parser.add_argument("--peers", type=float, help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -268,12 +273,14 @@ def main():
             print(*(f"{row[field]:>10}" for field in FIELDS[5:]), flush=True)
 
         def key(row):
-            return tuple(row[field] for field in FIELDS[5:10])
-        for row in measure(args.perseid, args.ranks, args.seconds):
+            return tuple(row[field] for field in FIELDS[5:11])
+        shapes = ([] if args.ragged else [(*shape, 0) for shape in SHAPES]) + list(RAGGED)
+        for row in measure(args.perseid, args.ranks, args.seconds, shapes):
             write(row)
             if row["what"] != "fused":
                 bounds[key(row)] = max(bounds.get(key(row), 0), float(row["milliseconds"]))
-        for row in [] if args.no_peers else rows_of_peers(args.ranks, args.peers_seconds):
+        no_peers = args.no_peers or args.ragged
+        for row in [] if no_peers else rows_of_peers(args.ranks, args.peers_seconds):
             milliseconds = 1e3 * row.pop("seconds")
             bound = bounds.get(key(row))
             write(dict(row, milliseconds=f"{milliseconds:.4f}",

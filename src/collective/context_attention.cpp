@@ -3,6 +3,7 @@
 #include "collective/context_attention.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <utility>
 
 #include "collective/nccl.hpp"
@@ -187,8 +188,15 @@ double ContextAttentionPlan::transfer_seconds(double element_size) const {
 }
 
 int64_t ContextAttentionPlan::groups_of_heads(const perseid_attention_desc& desc) const {
-  if (!by_heads_ || ragged_ || size_of(dtype_) != 2) return 1;
-  return head_groups(shard_of(desc), transfer_seconds(2));
+  if (!by_heads_ || size_of(dtype_) != 2) return 1;
+  if (!ragged_) return head_groups(shard_of(desc), transfer_seconds(2));
+  // Sequences in place of key heads, each of the mean length.
+  AttentionShard mean = shard_of(desc);
+  const int64_t batch = max(batch_, int64_t{1});
+  mean.kv_heads = static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(batch)));
+  mean.rows = ceil_div(total_q_, batch);
+  mean.keys = ceil_div(mean.keys, batch);
+  return head_groups(mean, transfer_seconds(2));
 }
 
 // A launch of a group has to fill the multiprocessors well. It counts its heads from 0, which no
@@ -239,8 +247,8 @@ Status ContextAttentionPlan::make_attention(const op::DevicePointer& device,
   inner.total_kv = ragged_ ? shards_.extent() : 0;
   // The sum over ranks adds to what the gradients hold; a rank's partial gradients overwrite.
   inner.accumulate &= ~uint32_t{PERSEID_GRAD_KEY | PERSEID_GRAD_VALUE};
-  // Each rank has a part of every packed sequence, so that no chunk of keys is one rank's.
-  if (!ragged_ && chunks_->count() > 0) inner.async_kv = &arriving;
+  // Kernels of CPUs take chunks of adjoining rows, but a rank has a part of every packed sequence.
+  if ((!ragged_ || device->gpu != nullptr) && chunks_->count() > 0) inner.async_kv = &arriving;
   const QueryRows rows = placement_of(group_->rank());
   Status status;
   std::vector<int32_t> stages;  // owners in the order in which their keys arrive
@@ -362,7 +370,7 @@ Status ContextAttentionPlan::make_transports(const Operation& operation) {
     }
   }
   const int64_t pieces = zigzag_ ? 2 : 1;
-  const int64_t runs = ragged_ ? batch_ * pieces + 1 : chunks_->count() * batch_;
+  const int64_t runs = ragged_ ? batch_ * pieces + chunks_->groups : chunks_->count() * batch_;
   parts_.reserve(static_cast<size_t>(max(2 * max(runs, int64_t{1}), chunks_->words())));
   if (by_heads_) {
     own_.reserve(static_cast<size_t>(2 * runs));
@@ -448,8 +456,10 @@ void ContextAttentionPlan::describe(const perseid_attention_desc& desc) {
            !fused_      ? " that begins when all have arrived"
            : canonical_ ? " that begins with the first ones"
                         : " that begins with the own ones",
-           chunks_->groups == 1 ? "" : concatenate(", heads in ", chunks_->groups, " groups"), "; ",
-           why_,
+           chunks_->groups == 1 ? ""
+                                : concatenate(ragged_ ? ", sequences in " : ", heads in ",
+                                              chunks_->groups, " groups"),
+           "; ", why_,
            streams_ ? "; backward begins with the own keys, and gradients leave while it runs" : "",
            leaves_ == nullptr ? "" : concatenate("; ", leaves_->text()),
            group_attention_ == nullptr

@@ -11,8 +11,11 @@
 //
 // On CPUs, and through memory of hosts, all keys lie before all values, each in the caller's layout
 // without gaps. GPUs that send to each other gather [entry, kv_head, row, key | value]: a chunk of
-// a head is one run of bytes, and groups of heads are sent one after the other (fusion.hpp). A
-// kernel brings the own rows into this order.
+// a head is one run of bytes, and groups of heads are sent one after the other (fusion.hpp); of
+// ragged batches groups of sequences, as the kernel visits one sequence after the other. A kernel
+// brings the own rows into this order.
+//
+// Ragged: a chunk has a rank's pieces of all sequences of a group, wherever they lie.
 // Backward gathers again.
 // A rank computes what its queries give to the gradients of all keys, of the same layout in
 // float32; a key's rank sums these in the order of ranks. Between GPUs that map each other's
@@ -53,9 +56,9 @@ class ContextAttentionPlan final : public op::Plan {
 
  private:
   // Rows [row, row + count) of this rank in an entry of the batch, which are gathered from
-  // `position` on. Where ragged, there is one entry, of packed rows.
+  // `position` on. Where ragged, there is one entry, of packed rows, and the group is of sequences.
   struct Run {
-    int64_t chunk, entry, row, count, position;
+    int64_t chunk, entry, row, count, position, group = 0;
   };
   // All keys and values, or their gradients: [entry, row, kv_head, element], and as callers have
   // it.
@@ -184,15 +187,19 @@ void ContextAttentionPlan::for_each_run(int32_t rank, const Body& body) const {
   if (ragged_) {
     if (chunks_->count() == 0) return;
     const int64_t pieces = zigzag_ ? 2 : 1;
+    const int64_t rows =
+        max(ceil_div(shards_.extent(), chunks_->groups), int64_t{1});  // of a group
     for (int64_t i = 0; i < batch_; ++i) {
       const int64_t begin = lengths_->keys()[static_cast<size_t>(i)];
       const int64_t length =
           (lengths_->keys()[static_cast<size_t>(i + 1)] - begin) / ranks / pieces;
       for (int64_t piece = 0; piece < pieces; ++piece)
         body(Run{rank, 0, begin / ranks + piece * length, length,
-                 begin + (piece == 0 ? rank : other) * length});
+                 begin + (piece == 0 ? rank : other) * length, begin / rows});
     }
-    return body(Run{rank, 0, 0, 0, 0});  // the chunk is sent even where it is empty
+    // A chunk is sent even where it is empty.
+    for (int64_t group = 0; group < chunks_->groups; ++group) body(Run{rank, 0, 0, 0, 0, group});
+    return;
   }
   int64_t row = 0;
   const int32_t pieces[] = {rank, other};

@@ -78,15 +78,17 @@ void ContextAttentionPlan::cut_by_heads(const Tensor& key, const Tensor& value) 
                 [&](const SentPart& part) { return (part.readers >> group_->rank() & 1) == 0; });
 }
 
-// What a rank sends of a group of heads, in the gathered memory of this one.
+// What a rank sends of a group of heads or sequences, in the gathered memory of this one.
 void ContextAttentionPlan::add_by_heads(int32_t rank, int64_t group,
                                         std::vector<SentPart>* parts) const {
   const int64_t both = head_dim_ + value_dim_, rows = shards_.extent();
-  const int64_t each = shards_.outer * kv_heads_ / chunks_->groups;  // heads, of all entries
+  const int64_t groups = ragged_ ? 1 : chunks_->groups;     // of heads
+  const int64_t each = shards_.outer * kv_heads_ / groups;  // heads, of all entries
+  const int64_t first = ragged_ ? 0 : group * each;
   for_each_run(rank, [&](const Run& run) {
-    if (run.entry != 0) return;
+    if (run.entry != 0 || (ragged_ && run.group != group)) return;
     const Tensor part{
-        .data = keys_->gathered() + (group * each * rows + run.position) * both * size_of(dtype_),
+        .data = keys_->gathered() + (first * rows + run.position) * both * size_of(dtype_),
         .dtype = dtype_,
         .rank = 3,
         .shape = {each, run.count, both},

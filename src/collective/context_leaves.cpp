@@ -223,16 +223,17 @@ Status ContextLeaves::backward(const perseid_attention_backward_args& args,
   return {};
 }
 
-// On a GPU: the rows of a piece begin somewhere in those of each sequence, and are as many as a
-// number behind the begins says.
+// On a GPU: the rows of a piece begin somewhere in those of each sequence, and are as many as the
+// numbers behind all begins say.
 Status ContextLeaves::differentiate_ragged(const Piece& of,
                                            const perseid_attention_backward_args& args,
                                            const op::Workspace& workspace, void* stream) const {
   DLTensor begins = *args.cu_seqlens_q, lengths = begins;
-  int64_t sequences = begins.shape[0] - 1;
+  int64_t sequences = begins.shape[0] - 1, stride = 1;
   begins.byte_offset += static_cast<uint64_t>(of.number) * sizeof(int64_t);
-  lengths.byte_offset += pieces_.size() * sizeof(int64_t);
+  lengths.byte_offset += pieces_.size() * static_cast<uint64_t>(begins.shape[0]) * sizeof(int64_t);
   lengths.shape = &sequences;
+  lengths.strides = &stride;
   perseid_attention_backward_args piece = args;
   piece.cu_seqlens_q = &begins;
   piece.q_lens = &lengths;

@@ -32,6 +32,7 @@ void ContextLengths::view(void* data, int64_t stride, Tensor* lengths, DLTensor*
 
 Status ContextLengths::make() {
   if (device_->gpu == nullptr) return {};
+  // Where pieces begin, and the rows of one.
   const int64_t numbers = zigzag_ ? 3 : 1, of_leaves = leaf_pieces_ > 0 ? leaf_pieces_ + 1 : 0;
   sent_.resize(static_cast<size_t>((batch_ + 1) * (numbers + of_leaves + 1)));
   void* memory = nullptr;
@@ -40,8 +41,8 @@ Status ContextLengths::make() {
     return status;
   memory_ = {memory, [device = device_](void* data) { dispatch::release(*device, data); }};
   auto* const sent = static_cast<int64_t*>(memory);
-  view(sent, numbers, &queries_view_, &queries_dl_);
-  view(sent + (batch_ + 1) * numbers, of_leaves, &pieces_view_, &pieces_dl_);
+  view(sent, zigzag_ ? 2 : 1, &queries_view_, &queries_dl_);
+  view(sent + (batch_ + 1) * numbers, leaf_pieces_, &pieces_view_, &pieces_dl_);
   view(sent + (batch_ + 1) * (numbers + of_leaves), 1, &keys_view_, &keys_dl_);
   return {};
 }
@@ -73,15 +74,15 @@ Status ContextLengths::read(const char* operation, const DLTensor* of_queries, c
   return reader.result();
 }
 
-// Of each sequence where its pieces begin, and the rows of one.
+// Where the pieces of each sequence begin, side by side, and then of each the rows of one.
 void ContextLengths::push_begins(int64_t pieces) {
-  for (size_t i = 0; i < queries_.size(); ++i) {
-    const int64_t begin = queries_[i];
-    const bool last = i + 1 == queries_.size();
-    const int64_t rows = last ? 0 : (queries_[i + 1] - begin) / pieces;
-    for (int64_t piece = 0; piece < pieces; ++piece) sent_.push_back(begin + piece * rows);
-    sent_.push_back(rows);
-  }
+  const auto rows_of = [&](size_t i) {
+    return i + 1 < queries_.size() ? (queries_[i + 1] - queries_[i]) / pieces : 0;
+  };
+  for (size_t i = 0; i < queries_.size(); ++i)
+    for (int64_t piece = 0; piece < pieces; ++piece)
+      sent_.push_back(queries_[i] + piece * rows_of(i));
+  for (size_t i = 0; i < queries_.size(); ++i) sent_.push_back(rows_of(i));
 }
 
 Status ContextLengths::send(void* stream) {

@@ -29,11 +29,11 @@ class ContextLengths {
   // Where sequences begin: the rank's queries, and all keys.
   const std::vector<int64_t>& queries() const { return queries_; }
   const std::vector<int64_t>& keys() const { return keys_; }
-  // The same for the attention. Of queries on a GPU, where the rank has two pieces, three numbers
-  // for each sequence (dispatch/attention_list.cpp).
+  // The same for the attention. Of queries on a GPU, where the rank has two pieces, where they
+  // begin lies side by side for each sequence, and the rows of one behind the last
+  // (dispatch/attention_wrappers.hpp).
   const DLTensor* queries_given() const { return &queries_dl_; }
-  // Of queries on a GPU, for leaves: for each sequence where the first piece of the rank begins,
-  // the second one and so on, then the rows of one.
+  // The same of the rank's pieces of leaves, on a GPU.
   const DLTensor* pieces_given() const { return &pieces_dl_; }
   const DLTensor* keys_given() const { return &keys_dl_; }
 

@@ -177,6 +177,18 @@ using PortableAttention = GpuAttention<cuda::PortableAttention, cuda::PortableAt
 using Float64Attention = GpuAttention<cuda::Float64Attention, cuda::PortableAttentionBackward>;
 using GpuReference = GpuAttention<cuda::ReferenceAttention, cuda::ReferenceAttentionBackward>;
 
+// Arguments of a ragged piece.
+template <class Arguments>
+void cut_lengths(int64_t piece, Arguments* arguments) {
+  Tensor& begins = arguments->cu_seqlens_q;
+  auto* const numbers = begins.template as<int64_t>();
+  arguments->q_lens = begins;
+  arguments->q_lens.data = numbers + 2 * begins.shape[0];
+  arguments->q_lens.stride[0] = 1;
+  --arguments->q_lens.shape[0];
+  begins.data = numbers + piece;
+}
+
 template <class Each>
 class ZigzagAttention final : public Executable<Attention> {
  public:
@@ -200,7 +212,7 @@ class ZigzagAttention final : public Executable<Attention> {
       AttentionForward own = arguments;
       cut(piece, {&own.query, &own.out, &own.lse, &own.bias, &own.visible});
       own.lengths.q_len = rows_;
-      cut_lengths(piece, &own);
+      if (ragged_) cut_lengths(piece, &own);
       status = pieces_[piece]->forward(own, workspace, stream);
     }
     return status;
@@ -213,7 +225,7 @@ class ZigzagAttention final : public Executable<Attention> {
       cut(piece, {&own.query, &own.out, &own.lse, &own.bias, &own.visible, &own.grad_out,
                   &own.grad_lse, &own.grad_query, &own.grad_bias});
       own.lengths.q_len = rows_;
-      cut_lengths(piece, &own);
+      if (ragged_) cut_lengths(piece, &own);
       status = pieces_[piece]->backward(own, workspace, stream);
     }
     return status;
@@ -230,17 +242,6 @@ class ZigzagAttention final : public Executable<Attention> {
           tensor->as<std::byte>() + piece * rows_ * tensor->stride[2] * size_of(tensor->dtype);
       tensor->shape[2] = rows_;
     }
-  }
-
-  template <class Arguments>
-  void cut_lengths(int64_t piece, Arguments* arguments) const {
-    if (!ragged_) return;
-    Tensor& begins = arguments->cu_seqlens_q;
-    auto* const numbers = begins.template as<int64_t>();
-    arguments->q_lens = begins;
-    arguments->q_lens.data = numbers + 2;
-    --arguments->q_lens.shape[0];
-    begins.data = numbers + piece;
   }
 
   int64_t rows_ = 0;  // of a piece

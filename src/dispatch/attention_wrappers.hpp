@@ -21,6 +21,12 @@ Status make_after_chunks(
     const std::function<Status(const AttentionProblem& whole, MadeAttention*)>& make_whole,
     MadeAttention* made);
 
+// A rank's two zigzag pieces, one after the other, as kernels whose rows follow one another have
+// them: the second adds to what the first has written. Ragged: behind each number of
+// cu_seqlens_q there is where the second piece begins, and behind the last one the rows of a piece
+// of each sequence.
+AttentionProblem piece_of(const AttentionProblem& problem, int64_t piece);
+
 // The fallback for kernels that refuse some tensors at execution (PERSEID_UNSUPPORTED, before any
 // launch). It is made with the plan if its kernels are compiled already, else at its first use,
 // which stream capture does not allow.
@@ -31,11 +37,5 @@ struct AttentionTwin {
   std::function<Status(void* stream, bool* capturing)> is_capturing;
 };
 MadeAttention with_twin(MadeAttention first, AttentionTwin twin);
-
-// A rank's two zigzag pieces, one after the other, as kernels whose rows follow one another have
-// them: the second adds to what the first has written. Ragged: cu_seqlens_q has three numbers for
-// each sequence and three at the end, side by side: where the first piece begins, where the second
-// does, and the rows of one.
-AttentionProblem piece_of(const AttentionProblem& problem, int64_t piece);
 
 }  // namespace perseid::internal::dispatch

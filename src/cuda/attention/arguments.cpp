@@ -159,7 +159,7 @@ AttentionArguments arguments_of(const AttentionProblem& problem) {
   arguments.right = static_cast<int32_t>(offsets.right + shift);
   arguments.bottom_right = bottom_right && has_lengths(problem);
   arguments.first_row = static_cast<int32_t>(first);
-  if (rows.zigzag) {
+  if (rows.zigzag && !problem.ragged) {
     arguments.second_piece = static_cast<int32_t>(problem.q_len / 2);
     arguments.gap = static_cast<int32_t>(rows.position(problem.q_len / 2, problem.q_len) - first) -
                     arguments.second_piece;
@@ -167,8 +167,9 @@ AttentionArguments arguments_of(const AttentionProblem& problem) {
     arguments.second_piece = static_cast<int32_t>(kLongest);
   }
   if (problem.ragged) {
+    arguments.two_pieces = rows.zigzag;
     arguments.piece = static_cast<int32_t>(rows.rank);
-    arguments.pieces = static_cast<int32_t>(rows.ranks);
+    arguments.pieces = static_cast<int32_t>(rows.ranks * (rows.zigzag ? 2 : 1));
     arguments.pieces_before = static_cast<int32_t>(rows.pieces_before);
   }
   arguments.scale_log2_f64 = problem.scale * kLog2E;
@@ -188,6 +189,8 @@ void bind(const Tensors& tensors, AttentionArguments* arguments) {
   arguments->value_rows = rows_in_memory(with_batch(tensors.value));
   arguments->out_rows = rows_in_memory(with_batch(tensors.out));
   arguments->cumulative_q = lengths_in_memory(tensors.cu_seqlens_q);
+  // Where the second pieces begin lies between (collective/context_lengths.hpp).
+  if (arguments->two_pieces) arguments->cumulative_q.stride /= 2;
   arguments->cumulative_kv = lengths_in_memory(tensors.cu_seqlens_kv);
   arguments->q_lens = lengths_in_memory(tensors.q_lens);
   arguments->kv_lens = lengths_in_memory(tensors.kv_lens);

@@ -25,6 +25,10 @@ KeyOffsets key_offsets(const AttentionProblem& problem);
 inline bool has_lengths(const AttentionProblem& problem) {
   return problem.ragged || problem.q_lens || problem.kv_lens || problem.kv_index;
 }
+// Whether queries are a rank's pieces of every sequence of a ragged batch.
+inline bool has_ragged_pieces(const AttentionProblem& problem) {
+  return problem.ragged && !problem.rows.all();
+}
 // Tiles of so many rows of queries or keys of a head; ragged: padded positions in all sequences.
 int64_t tiles_of(const AttentionProblem& problem, bool of_keys, int64_t rows);
 // Query or key heads of all entries in memory.

@@ -218,6 +218,13 @@ class ArrivalWaits : ArrivalChecks {
                                                             ChunkRange<int32_t> known) const {
     return await_rows(arguments_, arrival, begin_, from, to, known);
   }
+  // Until the chunk has arrived, of such an arrival. TMA may read it afterwards. False: the wait
+  // has failed.
+  __device__ __forceinline__ bool await_chunk_of(const DeviceArrival& arrival, int chunk) const {
+    const int missing = await_by_warp(arguments_, arrival, begin_, {chunk, chunk}, 0);
+    ptx::fence_proxy_async_global();
+    return missing <= arrival.chunks.count;
+  }
 
   // ---- By one thread ----
 

@@ -47,9 +47,10 @@ struct Kind {
   double dropout = 0;
   bool accumulate = false;
   bool canonical = false;
-  bool f16 = true;   // too, where dims are usual
-  bool f32 = false;  // the same
-  bool f64 = false;  // the same, of the portable kernels
+  bool over_ranks = false;  // of which each brings its keys: zigzag
+  bool f16 = true;          // too, where dims are usual
+  bool f32 = false;         // the same
+  bool f64 = false;         // the same, of the portable kernels
   // Architectures whose part of the pack has it: Hopper alone; sm_80 too, bf16 of usual dims; or
   // all, usual dims, but for f64.
   enum class Where { kHopper, kAmpere, kEverywhere } where = Where::kHopper;
@@ -222,6 +223,13 @@ constexpr Kind kRare[] = {
      .forward = false,
      .dropout = 0.1,
      .canonical = true},
+    {.name = "ragged attention over ranks",
+     .dims = kUsual,
+     .full = false,
+     .kv_heads = 2,
+     .ragged = true,
+     .over_ranks = true,
+     .f16 = false},
     {.name = "attention with bias that accumulates",
      .dims = kUsual,
      .full = false,
@@ -270,7 +278,13 @@ AttentionProblem problem_of(const Kind& kind, const Dims& dims, DType dtype, boo
   problem.grad_query = problem.grad_key = problem.grad_value = kind.backward;
   problem.grad_bias = kind.bias && kind.grad_bias && kind.backward;
   problem.deterministic = kind.deterministic;
-  problem.rows.canonical = problem.f32_key_gradients = kind.canonical;
+  problem.rows.canonical = kind.canonical;
+  problem.f32_key_gradients = kind.canonical || kind.over_ranks;
+  if (kind.over_ranks) {
+    problem.rows.ranks = 2;
+    problem.rows.zigzag = true;
+    problem.chunks_kv.dim = ChunkDim::kKv;
+  }
   problem.accumulate_query = problem.accumulate_key = problem.accumulate_value = kind.accumulate;
   problem.accumulate_bias = kind.accumulate && kind.bias;
   return problem;
@@ -352,6 +366,8 @@ void add_sm90(const Kind& kind, const Dims& dims, DType dtype, bool causal,
                          budget_of(config)});
     // Three consumers spill where a tile begins and ends, and two words in a step.
     if (dtype == DType::kF32) variants->back().budget.spilled_bytes = 224;
+    // The producer, which finds who brings keys of a tile.
+    if (config.rank_pieces) variants->back().budget.spilled_bytes = 160;
     if (config.cluster > 1) {  // shorter lengths have single blocks
       AttentionForwardConfig single = config;
       single.cluster = 1;
@@ -384,6 +400,7 @@ void add_sm90(const Kind& kind, const Dims& dims, DType dtype, bool causal,
 
 void add_portable(const Kind& kind, const Dims& dims, DType dtype, bool causal,
                   const std::string& architecture, std::vector<Variant>* variants) {
+  if (kind.over_ranks) return;  // they have a piece at a time
   const AttentionProblem problem = problem_of(kind, dims, dtype, causal);
   const std::string name = name_of(kind, dims, dtype, causal, architecture);
   if (kind.forward && dtype == DType::kF64) {

@@ -82,7 +82,9 @@ constexpr int kMaxPackGqa = 4;  // 2^4: a warp's 16 rows are stored at once
 int pack_gqa_of(const AttentionProblem& problem) {
   int pack = 0;
   // Bias, mask and dropout differ between the heads of a group.
-  if (problem.bias || problem.visible || problem.dropout > 0 || problem.rows.canonical) return pack;
+  if (problem.bias || problem.visible || problem.dropout > 0 || problem.rows.canonical ||
+      has_ragged_pieces(problem))
+    return pack;
   while (pack < kMaxPackGqa && problem.group() % (int64_t{2} << pack) == 0 &&
          problem.q_len << pack < kFewRows)
     ++pack;
@@ -138,8 +140,13 @@ const Tiles& tiles_for(const AttentionForwardConfig& config, ScoreExtras extras)
 constexpr int64_t kPieceUnit = 128;
 
 std::string refuse_rows(const AttentionProblem& problem) {
-  if (!problem.rows.all() && problem.ragged)
-    return "made for sequences of one length, where ranks hold rows of each";
+  if (has_ragged_pieces(problem)) {
+    if (problem.rows.canonical)
+      return "made in canonical order for sequences of one length, where ranks hold rows of each";
+    if (problem.bias || problem.visible || problem.dropout > 0)
+      return "made for ragged batches over ranks without bias, visible and dropout";
+    return refuse_shard(problem, false);
+  }
   if (problem.rows.zigzag && problem.q_len / 2 % kPieceUnit != 0)
     return concatenate("made for zigzag pieces whose rows are a multiple of ", kPieceUnit, ", got ",
                        problem.q_len / 2);
@@ -192,6 +199,7 @@ AttentionForwardConfig choose_attention_forward(const AttentionProblem& problem)
   config.modifier = problem.modifier.kind;
   config.async = problem.async();
   config.sharded = !problem.rows.all();
+  config.rank_pieces = has_ragged_pieces(problem);
   const BoundsByRow bounds = bounds_by_row(problem);
   config.left = bounds.left;
   config.right = bounds.right;
@@ -213,7 +221,7 @@ AttentionForwardConfig choose_attention_forward(const AttentionProblem& problem)
   // TMA loads the bias where its loads bound the speed.
   if (problem.bias && !config.visible && max(config.key_dim, config.value_dim) <= 128)
     config.bias_stages = 3;
-  if (rows <= kFewRows && !problem.rows.canonical) {
+  if (rows <= kFewRows && !problem.rows.canonical && !has_ragged_pieces(problem)) {
     if (extras == ScoreExtras::kBias16 && problem.value_dim > 64)
       config.keys = min(config.keys, 64);
     config.consumers = 1;
@@ -343,7 +351,7 @@ Status Sm90Attention::make(const AttentionProblem& problem, const AttentionForwa
   AttentionForwardArguments& fixed = attention->fixed_;
   fixed.pack_gqa = pack_gqa_of(problem);
   if (config.split) fixed.split_tiles = static_cast<int32_t>(split_tiles_of(problem, config));
-  attention->set_lengths(problem, &fixed);
+  set_attention_lengths(problem, config, &fixed);
   if (config.planes() == 2) {
     const bool scales = config.bias != DType::kNone || config.modifier != ScoreModifierKind::kNone;
     const int32_t key = config.key_dim, value = config.value_length();
@@ -355,11 +363,8 @@ Status Sm90Attention::make(const AttentionProblem& problem, const AttentionForwa
   return {};
 }
 
-// All that follows from the lengths, but how heads are packed and where keys are split: those of
-// the plan hold for shorter tensors, too.
-void Sm90Attention::set_lengths(const AttentionProblem& problem,
-                                AttentionForwardArguments* arguments) const {
-  const AttentionForwardConfig& config = config_;
+void set_attention_lengths(const AttentionProblem& problem, const AttentionForwardConfig& config,
+                           AttentionForwardArguments* arguments) {
   AttentionForwardArguments& fixed = *arguments;
   const int pack = fixed.pack_gqa;
   static_cast<AttentionArguments&>(fixed) = arguments_of(problem);
@@ -367,8 +372,12 @@ void Sm90Attention::set_lengths(const AttentionProblem& problem,
   fixed.heads >>= pack;
   fixed.group >>= pack;
   fixed.kv_heads = static_cast<int32_t>(problem.kv_heads);
-  fixed.batch_heads = static_cast<int32_t>(problem.batch * (problem.heads >> pack));
-  fixed.q_tiles = static_cast<int32_t>(ceil_div(problem.q_len << pack, int64_t{config.rows()}));
+  // Each of two pieces is a sequence of queries (rank_pieces.hpp).
+  const int64_t pieces = fixed.two_pieces ? 2 : 1, rows = problem.q_len / pieces;
+  fixed.batch_heads = static_cast<int32_t>(problem.batch * pieces * (problem.heads >> pack));
+  fixed.q_tiles = static_cast<int32_t>(ceil_div(rows << pack, int64_t{config.rows()}));
+  fixed.rows_of_arrival =
+      static_cast<int32_t>(max(ceil_div(problem.total_kv, problem.arriving_groups), int64_t{1}));
   // If later rows see more keys, the partial tile is the first one. Whole consumers have
   // no rows in it.
   if (config.partial_tile_first())
@@ -461,67 +470,14 @@ Status Sm90Attention::map_tensors(const AttentionForwardConfig& config,
   return status;
 }
 
-Status Sm90Attention::map_planes(const Tensor& query, PlanesArguments* planes,
-                                 AttentionForwardArguments* arguments) const {
-  PairsOfRows& queries = planes->pairs[0];
-  const bool no_keys = planes->pairs[1].rows == 0 || fixed_.batch == 0;
-  // As of tensors.
-  const PairsOfRows& keys = no_keys ? queries : planes->pairs[1];
-  const int64_t entries = problem_.ragged ? 1 : problem_.batch;
-  const auto boxed_planes = [&](const PairsOfRows& pairs, const PlanesOfRows& of, int box_rows) {
-    const RowsInMemory rows = rows_of_planes(pairs, of);
-    return BoxedTensor{rows.data,
-                       DType::kF16,
-                       {2 * int64_t{of.length}, 1, pairs.rows, pairs.heads, entries},
-                       {1, 0, rows.stride[2], rows.stride[1], rows.stride[0]},
-                       {kChunk, 1, box_rows, 1, 1}};
-  };
-  const BoxedTensor numbers{.data = keys.numbers,
-                            .dtype = DType::kF32,
-                            .size = {2 * entries * keys.heads * keys.rows, 1, 1, 1, 1},
-                            .stride = {1, 0, 0, 0, 0},
-                            .box = {2 * config_.loaded_numbers(), 1, 1, 1, 1},
-                            .swizzle = 0};
-  BoxedTensor rows = boxed_planes(queries, queries.first, 64);
-  if (config_.splits_queries()) {
-    rows = boxed(with_batch(query), 0, 64);
-    // Those that TMA cannot load are copied to where it can.
-    queries.copies = no_keys || !is_mappable(rows);
-    if (queries.copies) {
-      const int64_t length = queries.first.length;
-      rows = {queries.first.planes,
-              DType::kF32,
-              {length, 1, queries.rows, queries.heads, entries},
-              {1, 0, length, queries.rows * length, queries.heads * queries.rows * length},
-              {kChunk, 1, 64, 1, 1}};
-    } else {
-      planes->first_blocks = 0;
-    }
-    rows.box[0] = kChunk / 2;
-  }
-  arguments->query_numbers = queries.numbers;
-  arguments->query_split = queries.first;
-  Status status = make_tensor_map(gpu_, "attention forward: query", rows, &arguments->query);
-  if (status.ok())
-    status = make_tensor_map(gpu_, "attention forward: planes of key",
-                             boxed_planes(keys, keys.first, config_.keys), &arguments->key);
-  if (status.ok())
-    status = make_tensor_map(gpu_, "attention forward: planes of value",
-                             boxed_planes(keys, no_keys ? keys.first : keys.second, config_.keys),
-                             &arguments->value);
-  if (status.ok())
-    status = make_tensor_map(gpu_, "attention forward: numbers of keys", numbers,
-                             &arguments->key_numbers);
-  return status;
-}
-
 Status Sm90Attention::forward(const AttentionForward& tensors, std::byte* workspace,
                               void* stream) const {
   if (tensors.out.elements() == 0) return {};
   const Gpu::Current current(gpu_);
   if (!current.status().ok()) return current.status();
   AttentionForwardArguments arguments = fixed_;
-  if (problem_.max_lengths) set_lengths(with_lengths(problem_, tensors.lengths), &arguments);
+  if (problem_.max_lengths)
+    set_attention_lengths(with_lengths(problem_, tensors.lengths), config_, &arguments);
   const bool bias_by_threads = config_.bias_stages > 0 && !map_bias(tensors.bias, &arguments);
   const AttentionForwardConfig config = bias_by_threads ? without_bias_tiles(config_) : config_;
   const Workspace layout = divide_workspace(arguments);

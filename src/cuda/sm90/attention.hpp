@@ -26,6 +26,11 @@ AttentionForwardConfig choose_attention_forward(const AttentionProblem& problem)
 std::vector<std::string> attention_forward_kernels(const AttentionForwardConfig& config);
 inline constexpr const char* kAttentionForwardHeader = "cuda/device/sm90/attention/forward.hpp";
 
+// Sets all that follows from the lengths, but how heads are packed and where keys are split: those
+// of the plan hold for shorter tensors, too.
+void set_attention_lengths(const AttentionProblem& problem, const AttentionForwardConfig& config,
+                           AttentionForwardArguments* arguments);
+
 // Whether a head dim is beyond those of backward, and keys and values arrive in pieces.
 bool has_large_dims(const AttentionProblem& problem);
 
@@ -54,7 +59,6 @@ class Sm90Attention {
   Sm90Attention(const AttentionProblem& problem, const Gpu& gpu)
       : problem_(problem), gpu_(gpu), chunks_(gpu) {}
   struct Workspace;
-  void set_lengths(const AttentionProblem& problem, AttentionForwardArguments* arguments) const;
   Workspace divide_workspace(const AttentionForwardArguments& fixed) const;
   // False if TMA cannot load the bias.
   bool map_bias(const Tensor& bias, AttentionForwardArguments* arguments) const;

@@ -120,6 +120,7 @@ AttentionBackwardConfig choose_attention_backward(const AttentionProblem& proble
   config.accumulate_key = problem.accumulate_key;
   config.accumulate_value = problem.accumulate_value;
   config.sharded = !problem.rows.all() || config.leaves;
+  config.rank_pieces = has_ragged_pieces(problem);
   config.f32_key_gradients = problem.f32_key_gradients;
   config.async = problem.async_backward;
   return config;
@@ -188,12 +189,12 @@ AttentionBackwardArguments attention_backward_arguments(const AttentionProblem& 
   static_cast<AttentionArguments&>(fixed) = arguments_of(problem);
   fixed.kv_heads = static_cast<int32_t>(problem.kv_heads);
   // Ragged: padded positions, some of them empty (device/attention/sequence.hpp).
-  const auto blocks = [&](int64_t length, int64_t total, int64_t size) {
-    const int64_t padded = problem.batch > 0 ? total / size + problem.batch : 0;
+  const auto blocks = [&](int64_t length, int64_t total, int64_t size, int64_t pieces) {
+    const int64_t padded = problem.batch > 0 ? total / size + problem.batch * pieces : 0;
     return static_cast<int32_t>(problem.ragged ? padded : ceil_div(length, size));
   };
-  fixed.q_blocks = blocks(problem.q_len, problem.total_q, config.queries);
-  fixed.k_tiles = blocks(problem.kv_len, problem.total_kv, config.keys());
+  fixed.q_blocks = blocks(problem.q_len, problem.total_q, config.queries, fixed.two_pieces ? 2 : 1);
+  fixed.k_tiles = blocks(problem.kv_len, problem.total_kv, config.keys(), 1);
   fixed.cluster_log2 = cluster_log2;
   fixed.scale = static_cast<float>(problem.scale);
   fixed.modifier = static_cast<float>(problem.modifier.value);
@@ -293,7 +294,8 @@ void Sm90AttentionBackward::lay_out() {
   layout_.complete = layout_.dq_semaphore;
   if (config_.deterministic)
     layout_.complete += blocks * static_cast<size_t>(config_.kConsumers) * sizeof(uint64_t);
-  const auto heads = static_cast<size_t>(problem_.batch * problem_.kv_heads);
+  const auto heads =
+      static_cast<size_t>(problem_.batch * (fixed_.two_pieces ? 2 : 1) * problem_.kv_heads);
   layout_.cursor = layout_.complete + (config_.finishes_early() ? heads * sizeof(uint64_t) : 0);
   layout_.timed_out = layout_.cursor + (config_.shared_cursor ? heads * sizeof(uint64_t) : 0);
   layout_.tile = layout_.timed_out + sizeof(uint64_t);
@@ -400,6 +402,7 @@ Status Sm90AttentionBackward::backward(const AttentionBackward& tensors, std::by
   if (config_.grad_value) arguments.leaves.grad_value.data = workspace + layout_.leaf_values;
   AttentionBackwardRows rows;
   static_cast<AttentionBackwardProblem&>(rows) = arguments;
+  if (rows.two_pieces) rows.batch *= 2;  // sequences of queries
   rows.lse = rows_in_memory(with_element(tensors.lse));
   rows.grad_lse = rows_in_memory(with_element(tensors.grad_lse));
   rows.bias_blocks = bias_tiles.bias_blocks;

@@ -40,6 +40,10 @@ struct AttentionArguments {
   // Ragged: of every sequence of queries the piece of this number is here, of so many equal ones.
   // In bias and visible, rows of so many pieces lie before its own.
   int32_t piece = 0, pieces = 1, pieces_before = 0;
+  // Ragged, if C.rank_pieces: two pieces of every sequence are here, of the number `piece` and, as
+  // far from the end, `pieces` - 1 - `piece`. In cumulative_q each is a sequence of its own, 2 b
+  // and 2 b + 1 of sequence b of keys.
+  bool two_pieces = false;
   float scale_log2 = 0;       // scale * log2(e)
   double scale_log2_f64 = 0;  // the same, for float64
 

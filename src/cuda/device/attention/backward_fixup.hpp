@@ -162,7 +162,7 @@ __device__ __noinline__ void fix_up_key(const AttentionGradientsOf<Real>& a, int
                                         uint32_t gradients = kRowOfKey | kRowOfValue,
                                         int32_t first = 0, int32_t last = kLastColumn,
                                         Sum sum = {}) {
-  const AttentionSequence sequence = find_sequence<C.lengths>(a, batch);
+  AttentionSequence sequence = find_sequence<C.lengths, has_rank_pieces<C>()>(a, batch);
   constexpr DType kGradient = C.f32_key_gradients ? DType::kF32 : C.dtype;
   using Gradient = typename ElementOf<kGradient>::Type;
   FixupPair<C> pair;
@@ -171,20 +171,30 @@ __device__ __noinline__ void fix_up_key(const AttentionGradientsOf<Real>& a, int
   grad_key.clear();
   grad_value.clear();
   pair.load_key(a, sequence, kv_head, key);
-  const QueriesOfKey<C> queries(a, sequence, key);
   bool lost = false;
-  for (int32_t head = kv_head * a.group; head < (kv_head + 1) * a.group; ++head)
-    for (int32_t query = queries.begin; query < queries.end && !lost; ++query) {
-      if (!sum.has(query) || !is_seen<C>(a, sequence, head, query, key)) continue;
-      pair.load_query(a, sequence, head, query);
-      const auto of_pair = pair.compute(a, sequence, head, query, key);
-      // A dropped weight is 0, whatever the gradient holds.
-      if (!C.dropout ||
-          is_kept<C.dropout>(a, sequence.batch, head, whole_row<C>(a, sequence, query), key))
-        grad_value.add(of_pair.weight, pair.grad_out);
-      grad_key.add(of_pair.product, pair.query);
-      lost = grad_key.is_lost(a.head_dim) && grad_value.is_lost(a.value_dim);
+  const auto add_queries = [&] {
+    const QueriesOfKey<C> queries(a, sequence, key);
+    for (int32_t head = kv_head * a.group; head < (kv_head + 1) * a.group; ++head)
+      for (int32_t query = queries.begin; query < queries.end && !lost; ++query) {
+        if (!sum.has(query) || !is_seen<C>(a, sequence, head, query, key)) continue;
+        pair.load_query(a, sequence, head, query);
+        const auto of_pair = pair.compute(a, sequence, head, query, key);
+        // A dropped weight is 0, whatever the gradient holds.
+        if (!C.dropout ||
+            is_kept<C.dropout>(a, sequence.batch, head, whole_row<C>(a, sequence, query), key))
+          grad_value.add(of_pair.weight, pair.grad_out);
+        grad_key.add(of_pair.product, pair.query);
+        lost = grad_key.is_lost(a.head_dim) && grad_value.is_lost(a.value_dim);
+      }
+  };
+  if constexpr (has_rank_pieces<C>()) {
+    for (int32_t piece = 0; piece < (a.two_pieces ? 2 : 1); ++piece) {
+      sequence = find_sequence<C.lengths, true>(a, batch + piece);
+      add_queries();
     }
+  } else {
+    add_queries();
+  }
   const int32_t entry = entry_of<C.lengths>(a, sequence.batch), row = sequence.kv_begin + key;
   if (a.grad_key_rows.data != nullptr && (!C.accumulate_key || (gradients & kRowOfKey) != 0))
     grad_key.template store_or_add<C.accumulate_key, kGradient>(
@@ -238,16 +248,24 @@ template <auto C, class Real, class Sum>
 __device__ __noinline__ bool key_depends_on_nonfinite(const AttentionGradientsOf<Real>& a,
                                                       int32_t batch, int32_t kv_head, int32_t key,
                                                       Sum sum) {
-  const AttentionSequence sequence = find_sequence<C.lengths>(a, batch);
+  AttentionSequence sequence = find_sequence<C.lengths, has_rank_pieces<C>()>(a, batch);
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const QueriesOfKey<C> queries(a, sequence, key);
   bool found = is_nonfinite_key<C>(a, sequence, kv_head, key);
+  const auto find = [&] {
+    const QueriesOfKey<C> queries(a, sequence, key);
 #pragma unroll 1
-  for (int32_t head = kv_head * a.group; head < (kv_head + 1) * a.group; ++head)
+    for (int32_t head = kv_head * a.group; head < (kv_head + 1) * a.group; ++head)
 #pragma unroll 1
-    for (int32_t query = queries.begin + lane; query < queries.end && !found; query += 32)
-      found = sum.has(query) && is_nonfinite_query<C>(a, sequence, head, query) &&
-              is_seen<C>(a, sequence, head, query, key);
+      for (int32_t query = queries.begin + lane; query < queries.end && !found; query += 32)
+        found = sum.has(query) && is_nonfinite_query<C>(a, sequence, head, query) &&
+                is_seen<C>(a, sequence, head, query, key);
+  };
+  find();
+  if constexpr (has_rank_pieces<C>())
+    if (a.two_pieces) {
+      sequence = find_sequence<C.lengths, true>(a, batch + 1);
+      find();
+    }
   return __any_sync(0xffffffffu, found);
 }
 

@@ -43,7 +43,7 @@ __device__ __forceinline__ QueryBlock find_block(const AttentionGradientsOf<Real
   if (C.lengths && a.ragged) {
     const int32_t batch =
         max(sequence_of_block(a.cumulative_q, a.total_q, a.batch, C.queries, position), 0);
-    const AttentionSequence found = find_sequence<C.lengths>(a, batch);
+    const AttentionSequence found = find_sequence<C.lengths, has_rank_pieces<C>()>(a, batch);
     const int32_t block = position - first_padded_block(found.q_begin, batch, C.queries);
     return {found, static_cast<int32_t>(batch_head), block < 0 ? found.q_len : block * C.queries};
   }
@@ -62,6 +62,9 @@ struct BackwardTile : AttentionSequence {
   // On sm_90, if C.leaves: of which leaf of queries, and that blocks from `second_piece` on stand
   // so many further.
   int32_t leaf = 0, second_piece = 0, blocks_between = 0;
+  // On sm_90, if C.rank_pieces: the sequence is that of the first piece. Blocks of queries from
+  // this one on are the second piece's, whose positions are larger by `gap`.
+  int32_t piece_blocks = 0, gap = 0;
 };
 
 // One step of the mainloop: one block of queries of one query head.

@@ -24,7 +24,24 @@ __device__ __forceinline__ int32_t read_length(const LengthsInMemory& lengths, i
   return static_cast<int32_t>(clamp(value, int64_t{0}, int64_t{most}));
 }
 
-template <bool kLengths>
+// Whether queries of ragged batches are pieces of sequences that ranks have. C: a configuration of
+// attention.
+template <auto C>
+constexpr bool has_rank_pieces() {
+  if constexpr (requires { C.rank_pieces; }) return C.rank_pieces;
+  return false;
+}
+// The sequence of keys, and the number of the piece, of a sequence of queries; see two_pieces.
+template <bool kPieces>
+__device__ __forceinline__ int32_t key_sequence(const AttentionArguments& a, int32_t batch) {
+  return kPieces && a.two_pieces ? batch / 2 : batch;
+}
+template <bool kPieces>
+__device__ __forceinline__ int32_t piece_of(const AttentionArguments& a, int32_t batch) {
+  return kPieces && a.two_pieces && batch % 2 != 0 ? a.pieces - 1 - a.piece : a.piece;
+}
+
+template <bool kLengths, bool kPieces = false>
 __device__ __forceinline__ AttentionSequence find_sequence(const AttentionArguments& a,
                                                            int32_t batch) {
   AttentionSequence found{batch, a.q_len, a.kv_len, 0, 0, a.left, a.right, a.kv_len};
@@ -33,17 +50,19 @@ __device__ __forceinline__ AttentionSequence find_sequence(const AttentionArgume
       found.q_begin = read_length(a.cumulative_q, batch, a.total_q);
       const int32_t q_end = read_length(a.cumulative_q, batch + 1, a.total_q);
       found.q_len = clamp(q_end - found.q_begin, 0, a.q_len);
-      found.kv_begin = read_length(a.cumulative_kv, batch, a.total_kv);
+      const int32_t keys = key_sequence<kPieces>(a, batch);
+      found.kv_begin = read_length(a.cumulative_kv, keys, a.total_kv);
       const int32_t kv_end =
-          a.kv_starts ? a.total_kv : read_length(a.cumulative_kv, batch + 1, a.total_kv);
+          a.kv_starts ? a.total_kv : read_length(a.cumulative_kv, keys + 1, a.total_kv);
       found.kv_len = found.kv_rows = clamp(kv_end - found.kv_begin, 0, a.kv_len);
     }
     if (a.q_lens.data != nullptr)
       found.q_len = min(found.q_len, read_length(a.q_lens, batch, a.q_len));
     if (a.kv_lens.data != nullptr)
-      found.kv_len = min(found.kv_len, read_length(a.kv_lens, batch, a.kv_len));
-    const int32_t shift =
-        a.piece * found.q_len + (a.bottom_right ? found.kv_len - a.pieces * found.q_len : 0);
+      found.kv_len =
+          min(found.kv_len, read_length(a.kv_lens, key_sequence<kPieces>(a, batch), a.kv_len));
+    const int32_t shift = piece_of<kPieces>(a, batch) * found.q_len +
+                          (a.bottom_right ? found.kv_len - a.pieces * found.q_len : 0);
     found.left += shift;
     found.right += shift;
   }

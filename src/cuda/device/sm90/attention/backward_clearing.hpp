@@ -60,7 +60,7 @@ class BackwardClearing {
     for (int i = lane_; i < a_.group * blocks; i += 32) {
       const int head = tile_.kv_head * a_.group + i / blocks,
                 block = query_block<C>(tile_, tile_.first + i % blocks);
-      if (a_.nonfinite_queries[block_number<C>(a_, tile_, head, block)] != 0) found = true;
+      if (a_.nonfinite_queries[number_of_block<C>(a_, tile_, head, block)] != 0) found = true;
     }
     if (found) shared_.nonfinite() = 1;
   }

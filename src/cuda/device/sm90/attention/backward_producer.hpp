@@ -60,11 +60,13 @@ class BackwardProducer {
                                                     const float* statistics_to,
                                                     const float* statistics,
                                                     const BackwardStep& step) {
-    const int64_t at = block_number<C>(a_, tile_, step.head, step.block) * C.queries;
+    const int64_t at = number_of_block<C>(a_, tile_, step.head, step.block) * C.queries;
     pipeline.producer_expect_bytes(state, Tile::kBytes + C.queries * 4);
-    const MapCoordinate first = query_coordinate<C.lengths>(a_, tile_);
+    MapCoordinate first = query_coordinate<C.lengths>(a_, tile_);
+    if (is_in_second_piece<C>(tile_, step.block)) first.entry += tile_.q_len;
     const uint32_t full = pipeline.full(state.stage());
-    to.load(map, full, {0, 0, first.row + step.block * C.queries, step.head, first.entry});
+    to.load(map, full,
+            {0, 0, first.row + first_query<C>(tile_, step.block), step.head, first.entry});
     ptx::bulk_load(shared_.address(statistics_to), statistics + at, C.queries * 4, full);
   }
 

@@ -106,9 +106,10 @@ class DqSums {
   template <int kCount>
   __device__ __forceinline__ void add(const float (&d)[kCount], const BackwardStep& step,
                                       int slice) const {
-    float* to = c_.arguments.sums +
-                block_number<C>(c_.arguments, c_.tile, step.head, step.block) * C.block_floats() +
-                slice * C.slice_floats() + c_.thread.warp * (32 * kCount) + c_.thread.lane * 4;
+    float* to =
+        c_.arguments.sums +
+        number_of_block<C>(c_.arguments, c_.tile, step.head, step.block) * C.block_floats() +
+        slice * C.slice_floats() + c_.thread.warp * (32 * kCount) + c_.thread.lane * 4;
     if (C.deterministic && dq_summands_before<C>(c_.arguments, c_.tile, step.block) == 0) {
 #pragma unroll
       for (int j = 0; j < kCount / 4; ++j)

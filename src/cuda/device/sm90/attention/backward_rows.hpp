@@ -34,15 +34,24 @@ __device__ __forceinline__ float product_of_pairs(uint32_t a, uint32_t b) {
 
 // Whether cumulative lengths decrease, so that sequences overlap: waits for semaphores would
 // then time out. By a whole block.
+template <bool kPieces>
 __device__ __forceinline__ bool lengths_decrease(const AttentionBackwardRows& a) {
   bool decrease = false;
   for (int32_t b = static_cast<int32_t>(threadIdx.x); a.ragged && b < a.batch; b += kRowThreads)
     decrease =
         decrease ||
         read_length(a.cumulative_q, b, a.total_q) > read_length(a.cumulative_q, b + 1, a.total_q) ||
-        read_length(a.cumulative_kv, b, a.total_kv) >
-            read_length(a.cumulative_kv, b + 1, a.total_kv);
+        read_length(a.cumulative_kv, key_sequence<kPieces>(a, b), a.total_kv) >
+            read_length(a.cumulative_kv, key_sequence<kPieces>(a, b) + 1, a.total_kv);
   return decrease;
+}
+// That of key tiles that a block sees, as they have it.
+template <AttentionBackwardConfig C>
+__device__ __forceinline__ int64_t key_head_of(const AttentionBackwardProblem& a,
+                                               const QueryBlock& block) {
+  const int32_t batch = block.sequence.batch;
+  return int64_t{C.rank_pieces && a.two_pieces ? batch - batch % 2 : batch} * a.kv_heads +
+         block.head / a.group;
 }
 
 // One query block; kLanes threads share a row.
@@ -106,7 +115,8 @@ __global__ void __launch_bounds__(kRowThreads)
          i += int64_t{gridDim.x} * kRowThreads)
       a.nonfinite_keys[i] = 0;
   if (number == 0) {
-    const bool wrong = __syncthreads_or(C.deterministic && C.lengths && lengths_decrease(a));
+    const bool wrong =
+        __syncthreads_or(C.deterministic && C.lengths && lengths_decrease<C.rank_pieces>(a));
     if (thread == 0) *a.timed_out = wrong ? 1 : 0;
   }
   if constexpr (C.deterministic) {
@@ -150,7 +160,7 @@ template <AttentionBackwardConfig C>
 __device__ __noinline__ void fix_up_queries(const AttentionBackwardProblem& a, int64_t number,
                                             const bool* nonfinite) {
   const QueryBlock block = find_block<C>(a, number);
-  const int64_t key_head = int64_t{block.sequence.batch} * a.kv_heads + block.head / a.group;
+  const int64_t key_head = key_head_of<C>(a, block);
   const bool cleared =
       C.clears_nonfinite() && (a.nonfinite_queries[number] | a.nonfinite_keys[key_head]) != 0;
 #pragma unroll 1
@@ -183,7 +193,7 @@ __global__ void __launch_bounds__(kRowThreads)
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const int64_t number = blockIdx.x;
   const QueryBlock block = find_block<C>(a, number);
-  const int64_t key_head = int64_t{block.sequence.batch} * a.kv_heads + block.head / a.group;
+  const int64_t key_head = key_head_of<C>(a, block);
   if (early) {
     if (threadIdx.x == 0) await_number(a.complete + key_head, a.dq_contributors, a.timed_out);
     __syncthreads();

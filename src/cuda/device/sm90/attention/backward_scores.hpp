@@ -235,12 +235,13 @@ class BackwardScores {
   // Whether queries of the step lie behind the last one, where bias lets them have weights.
   __device__ __forceinline__ static bool passes_queries(const BackwardTile& tile,
                                                         const BackwardStep& step) {
-    return kBiased && (step.block + 1) * C.queries > tile.q_len;
+    return kBiased && first_query<C>(tile, step.block) + C.queries > tile.q_len;
   }
   // Whether find_seen() may find a hidden pair in the step.
   __device__ __forceinline__ bool hides_any(const BackwardTile& tile,
                                             const BackwardStep& step) const {
-    const int query = step.block * C.queries, gap = gap_before<C>(problem_, query);
+    const int query = first_query<C>(tile, step.block);
+    const int gap = gap_of_block<C>(problem_, tile, step.block);
     // Of planes by thread, for want of uniform registers.
     const bool passes_keys = C.dtype == DType::kF32 ? thread_.own_key(tile) + 8 >= tile.kv_len
                                                     : tile.key + C.keys() > tile.kv_len;
@@ -252,8 +253,8 @@ class BackwardScores {
   // last key.
   __device__ __forceinline__ void find_seen(const BackwardTile& tile, const BackwardStep& step,
                                             uint32_t (&seen)[2]) const {
-    const int query = step.block * C.queries, first = query + 2 * (lane_ % 4);
-    const int gap = gap_before<C>(problem_, query);
+    const int query = first_query<C>(tile, step.block), first = query + 2 * (lane_ % 4);
+    const int gap = gap_of_block<C>(problem_, tile, step.block);
     const int left = tile.left + gap, right = tile.right + gap;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {

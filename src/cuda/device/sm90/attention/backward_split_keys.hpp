@@ -143,8 +143,9 @@ class SplitKeysConsumer {
 
   // Whether any query of the step sees any of the consumer's keys.
   __device__ __forceinline__ bool sees_keys(const BackwardStep& step) const {
-    const int query = step.block * C.queries, key = c_.tile.key + c_.thread.first_key();
-    const int position = query + gap_before<C>(c_.arguments, query);
+    const int key = c_.tile.key + c_.thread.first_key();
+    const int position =
+        first_query<C>(c_.tile, step.block) + gap_of_block<C>(c_.arguments, c_.tile, step.block);
     return (!C.right || position + C.queries - 1 + c_.tile.right > key) &&
            (!C.left || position + c_.tile.left < key + 64);
   }

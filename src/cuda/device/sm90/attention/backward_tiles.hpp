@@ -32,6 +32,31 @@ namespace perseid::internal::cuda {
 
 // ---- Tiles of keys ----
 
+// If C.rank_pieces: the blocks of both pieces that see the tile, one piece after the other.
+template <AttentionBackwardConfig C>
+__device__ __forceinline__ void find_blocks_of_pieces(const AttentionBackwardArguments& a,
+                                                      BackwardTile* tile) {
+  const auto see = [&](int32_t gap, int32_t* first, int32_t* end) {
+    const int32_t left = tile->left + gap, right = tile->right + gap;
+    const int32_t first_query = C.right ? max(tile->key - right + 1, 0) : 0;
+    int32_t last_query =
+        C.left ? min(tile->key + C.keys() - left, tile->q_len) - 1 : tile->q_len - 1;
+    if (tile->key >= tile->kv_len) last_query = -1;
+    *first = first_query / C.queries;
+    *end = last_query >= first_query ? last_query / C.queries + 1 : *first;
+  };
+  see(0, &tile->first, &tile->end);
+  tile->second_piece = tile->end;
+  tile->piece_blocks = 1 << 30;
+  if (!a.two_pieces) return;
+  tile->piece_blocks = (tile->q_len + C.queries - 1) / C.queries;
+  tile->gap = (a.pieces - 1 - 2 * a.piece) * tile->q_len;
+  int32_t first, end;
+  see(tile->gap, &first, &end);
+  tile->blocks_between = tile->piece_blocks + first - tile->end;
+  tile->end += end - first;
+}
+
 // By whole warps.
 template <AttentionBackwardConfig C>
 __device__ __forceinline__ BackwardTile find_backward_tile(const AttentionBackwardArguments& a,
@@ -53,10 +78,15 @@ __device__ __forceinline__ BackwardTile find_backward_tile(const AttentionBackwa
   int32_t own = C.deterministic && !tile.reversed ? a.k_tiles - 1 - raster.tile : raster.tile;
   if (ragged)
     batch = max(sequence_of_block(a.cumulative_kv, a.total_kv, a.batch, C.keys(), own), 0);
-  static_cast<AttentionSequence&>(tile) = find_sequence<C.lengths>(a, batch);
+  static_cast<AttentionSequence&>(tile) =
+      find_sequence<C.lengths, C.rank_pieces>(a, C.rank_pieces && a.two_pieces ? 2 * batch : batch);
   if (ragged) own -= first_padded_block(tile.kv_begin, batch, C.keys());
   // A padded position without a tile yields one behind the last key.
   tile.key = own < 0 ? tile.kv_rows : own * C.keys();
+  if constexpr (C.rank_pieces) {
+    find_blocks_of_pieces<C>(a, &tile);
+    return tile;
+  }
   const int32_t first_query = C.right ? query_from<C>(a, max(tile.key - tile.right + 1, 0)) : 0;
   int32_t last_query = C.left
                            ? min(query_from<C>(a, tile.key + C.keys() - tile.left), tile.q_len) - 1
@@ -71,7 +101,36 @@ __device__ __forceinline__ BackwardTile find_backward_tile(const AttentionBackwa
 // The block of queries that is number i of a tile, from tile.first on.
 template <AttentionBackwardConfig C>
 __device__ __forceinline__ int32_t query_block(const BackwardTile& tile, int32_t i) {
-  return C.leaves && i >= tile.second_piece ? i + tile.blocks_between : i;
+  return (C.leaves || C.rank_pieces) && i >= tile.second_piece ? i + tile.blocks_between : i;
+}
+
+// ---- The queries of a block, of which a tile may have those of two pieces ----
+
+template <AttentionBackwardConfig C>
+__device__ __forceinline__ bool is_in_second_piece(const BackwardTile& tile, int32_t block) {
+  return C.rank_pieces && block >= tile.piece_blocks;
+}
+// The first of them, counted from that of its piece.
+template <AttentionBackwardConfig C>
+__device__ __forceinline__ int32_t first_query(const BackwardTile& tile, int32_t block) {
+  return (is_in_second_piece<C>(tile, block) ? block - tile.piece_blocks : block) * C.queries;
+}
+// How much further than first_query() they stand.
+template <AttentionBackwardConfig C>
+__device__ __forceinline__ int32_t gap_of_block(const AttentionArguments& a,
+                                                const BackwardTile& tile, int32_t block) {
+  if constexpr (C.rank_pieces) return is_in_second_piece<C>(tile, block) ? tile.gap : 0;
+  return gap_before<C>(a, block * C.queries);
+}
+// The number in the workspace.
+template <AttentionBackwardConfig C>
+__device__ __forceinline__ int64_t number_of_block(const AttentionBackwardProblem& a,
+                                                   const BackwardTile& tile, int32_t head,
+                                                   int32_t block) {
+  if (!is_in_second_piece<C>(tile, block)) return block_number<C>(a, tile, head, block);
+  return int64_t{head} * a.q_blocks +
+         first_padded_block(tile.q_begin + tile.q_len, tile.batch + 1, C.queries) + block -
+         tile.piece_blocks;
 }
 
 // If C.shared_cursor: the step, counted over all query heads, that a tile of the key head has
@@ -113,8 +172,8 @@ __device__ __forceinline__ void for_each_step(const AttentionBackwardArguments& 
 template <AttentionBackwardConfig C>
 __device__ __forceinline__ int32_t last_tile(const AttentionArguments& a, const BackwardTile& tile,
                                              int32_t block) {
-  const int32_t last = min((block + 1) * C.queries, tile.q_len) - 1;
-  const int32_t end = last + gap_before<C>(a, last) + tile.right;
+  const int32_t last = min(first_query<C>(tile, block) + C.queries, tile.q_len) - 1;
+  const int32_t end = last + gap_of_block<C>(a, tile, block) + tile.right;
   return ((C.right ? min(end, tile.kv_len) : tile.kv_len) - 1) / C.keys();
 }
 

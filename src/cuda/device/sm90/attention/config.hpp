@@ -75,6 +75,7 @@ struct AttentionForwardConfig {
   ScoreModifierKind modifier = ScoreModifierKind::kNone;  // any other: no bias pipeline
   bool async = false;                                     // key and value arrive in chunks
   bool sharded = false;       // queries are one or two pieces of each sequence; whole tiles of two
+  bool rank_pieces = false;   // sharded and ragged: pieces of any length (rank_pieces.hpp)
   bool number_pairs = false;  // of float32: the numbers of a head's keys begin at an even one
   int cluster = 1;  // blocks that load K and V together, each a part of the columns for all
 
@@ -105,6 +106,7 @@ struct AttentionForwardConfig {
     visit("modifier", c.modifier);
     visit("async", c.async);
     visit("sharded", c.sharded);
+    visit("rank_pieces", c.rank_pieces);
     visit("number_pairs", c.number_pairs);
     visit("cluster", c.cluster);
   }
@@ -265,6 +267,8 @@ struct AttentionForwardArguments : AttentionArguments, KeySplits {
   uint64_t launch = 0;
   int32_t pack_gqa = 0;
   int32_t kv_heads = 0;  // of a batch entry
+  // If C.rank_pieces: so many packed rows of keys arrive after one another, of whole sequences.
+  int32_t rows_of_arrival = 1;
   int32_t batch_heads = 0, q_tiles = 0, tiles = 0;
   int32_t rows_before = 0;        // rows of a head's first tile before its first query
   int32_t heads_per_section = 0;  // of the raster order
@@ -333,6 +337,7 @@ struct AttentionBackwardConfig {
   bool accumulate_query = false, accumulate_key = false, accumulate_value = false,
        accumulate_bias = false;
   bool sharded = false;            // queries are one or two pieces of each sequence
+  bool rank_pieces = false;        // sharded and ragged: pieces of any length
   bool f32_key_gradients = false;  // grad_key and grad_value, where they do not accumulate
   bool async = false;  // keys and values arrive in chunks, and their gradients leave in them
   // A block has one leaf of the queries (backward_leaves.hpp); with f32_key_gradients.
@@ -368,6 +373,7 @@ struct AttentionBackwardConfig {
     visit("accumulate_value", c.accumulate_value);
     visit("accumulate_bias", c.accumulate_bias);
     visit("sharded", c.sharded);
+    visit("rank_pieces", c.rank_pieces);
     visit("f32_key_gradients", c.f32_key_gradients);
     visit("async", c.async);
     visit("leaves", c.leaves);

@@ -106,7 +106,7 @@ class DqSemaphore {
 
  private:
   __device__ __forceinline__ uint64_t* semaphore(const BackwardStep& step, int consumer) const {
-    return a_.dq_semaphore + block_number<C>(a_, tile_, step.head, step.block) * C.kConsumers +
+    return a_.dq_semaphore + number_of_block<C>(a_, tile_, step.head, step.block) * C.kConsumers +
            consumer;
   }
   __device__ __forceinline__ uint64_t rank(const BackwardStep& step) const {

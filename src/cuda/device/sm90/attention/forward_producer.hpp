@@ -24,6 +24,7 @@ struct KeyWaits<true> {
   ArrivalWaits<> waits_;
   int32_t group_ = 0;                   // of the Q tile's key head
   ChunkRange<int32_t> known_ = {0, 0};  // rows [first, last) of the group that have arrived
+  uint64_t arrived_ = 0;                // C.rank_pieces: the ranks whose rows have arrived
   // The order of the Q tile's unmasked tiles, and the rows that its queries see.
   CyclicTiles<int32_t> order_;
   ChunkRange<int32_t> seen_ = {0, 0};
@@ -45,7 +46,9 @@ class ForwardProducer : KeyWaits<C.async> {
         arguments_(arguments),
         shared_(shared),
         numbers_(arguments),
-        finder_(arguments) {}
+        finder_(arguments) {
+    if constexpr (C.async && C.rank_pieces) this->arrived_ = no_ranks(arguments);
+  }
 
   // Prefetches K and V of the first iterations to the L2 cache, while the kernels before may still
   // run: the L2 cache is coherent with what they write later.
@@ -181,15 +184,19 @@ class ForwardProducer : KeyWaits<C.async> {
   // What of a Q tile does not change from one KV tile to the next.
   __device__ __forceinline__ void enter(const AttentionTile& tile) {
     if constexpr (C.async) {
-      const int32_t group =
-          (tile.batch * arguments_.kv_heads + tile.kv_head) / arguments_.heads_of_arrival;
-      if (group != this->group_) this->known_ = {0, 0};
+      const int32_t group = C.rank_pieces ? tile.kv_begin / arguments_.rows_of_arrival
+                                          : (tile.batch * arguments_.kv_heads + tile.kv_head) /
+                                                arguments_.heads_of_arrival;
+      if (group != this->group_) {
+        this->known_ = {0, 0};
+        if constexpr (C.rank_pieces) this->arrived_ = no_ranks(arguments_);
+      }
       this->group_ = group;
       const auto seen = TileKeys<C>::of(tile, arguments_.pack_gqa);
       this->seen_ = {tile.kv_begin + seen.begin, tile.kv_begin + seen.end};
       this->order_ = C.split ? CyclicTiles<int32_t>{}
                              : CyclicTiles<int32_t>::from(tile.unmasked_first, tile.unmasked_end,
-                                                          arguments_.pivot - tile.kv_begin, C.keys);
+                                                          pivot_of<C>(arguments_, tile), C.keys);
     }
   }
   // The KV tile that is visited as tile n of the Q tile that was entered.
@@ -203,12 +210,33 @@ class ForwardProducer : KeyWaits<C.async> {
     return {max(tile.kv_begin + visited * C.keys, this->seen_.first),
             min(tile.kv_begin + (visited + 1) * C.keys, this->seen_.last)};
   }
-  __device__ __forceinline__ bool are_known(ChunkRange<int32_t> rows) const {
-    return rows.first >= rows.last ||
-           (this->known_.first <= rows.first && rows.last <= this->known_.last);
+  __device__ __forceinline__ bool are_known(const AttentionTile& tile,
+                                            ChunkRange<int32_t> rows) const {
+    if (rows.first >= rows.last) return true;
+    if constexpr (C.rank_pieces) return missing_owners(tile, rows) == 0;
+    return this->known_.first <= rows.first && rows.last <= this->known_.last;
   }
   __device__ __forceinline__ bool is_known(const AttentionTile& tile, int n) const {
-    return are_known(rows_seen(tile, visited_tile(n)));
+    return are_known(tile, rows_seen(tile, visited_tile(n)));
+  }
+  // C.rank_pieces: a chunk has a rank's rows of every sequence of a group, instead of adjoining
+  // ones. The ranks that rows, at least one, are missing of.
+  __device__ __forceinline__ uint64_t missing_owners(const AttentionTile& tile,
+                                                     ChunkRange<int32_t> rows) const {
+    if (this->arrived_ == ~uint64_t{0}) return 0;
+    return owners_of_keys(arguments_, keys_of_piece(arguments_, tile), rows.first - tile.kv_begin,
+                          rows.last - tile.kv_begin) &
+           ~this->arrived_;
+  }
+  __device__ __forceinline__ void await_owners(uint64_t missing) {
+    for (; missing != 0; missing &= missing - 1) {
+      const int rank = __ffsll(static_cast<long long>(missing)) - 1;
+      if (!this->waits_.await_chunk_of(arguments_.arrivals[this->group_], rank)) {
+        this->arrived_ = ~uint64_t{0};
+        return;
+      }
+      this->arrived_ |= uint64_t{1} << rank;
+    }
   }
   // The KV tile whose V is loaded next: that of tile n in the order of visits. `after_key`: since
   // its K another one was loaded.
@@ -223,9 +251,13 @@ class ForwardProducer : KeyWaits<C.async> {
       this->before_ = this->visited_;
       this->visited_ = n;
       const ChunkRange<int32_t> rows = rows_seen(tile, n);
-      if (!are_known(rows))
-        this->known_ = this->waits_.await_rows(arguments_.arrivals[this->group_], rows.first,
-                                               rows.last, this->known_);
+      if (!are_known(tile, rows)) {
+        if constexpr (C.rank_pieces)
+          await_owners(missing_owners(tile, rows));
+        else
+          this->known_ = this->waits_.await_rows(arguments_.arrivals[this->group_], rows.first,
+                                                 rows.last, this->known_);
+      }
     }
     const auto keys = shared_.keys();
     for (int piece = 0; piece < C.key_pieces(); ++piece) {

@@ -11,7 +11,7 @@
 #pragma once
 
 #include "cuda/device/attention/query_tile.hpp"
-#include "cuda/device/sm90/attention/config.hpp"
+#include "cuda/device/sm90/attention/rank_pieces.hpp"
 
 namespace perseid::internal::cuda {
 
@@ -52,6 +52,14 @@ struct TileKeys {
   }
 };
 
+// The key of its sequence with whose tile the order of a Q tile's visits begins.
+template <AttentionForwardConfig C>
+__device__ __forceinline__ int32_t pivot_of(const AttentionForwardArguments& a,
+                                            const AttentionTile& tile) {
+  if constexpr (C.rank_pieces) return a.piece * keys_of_piece(a, tile);
+  return a.pivot - tile.kv_begin;
+}
+
 // The KV tile that is visited as tile n of a Q tile. Chunks that arrive change the order of those
 // that need no mask, which is then ascending from the pivot chunk round:
 //
@@ -65,7 +73,7 @@ __device__ __forceinline__ int32_t kv_tile_of(const AttentionForwardArguments& a
   if constexpr (!C.async || C.split) return n;
   const int32_t first = tile.unmasked_first, end = tile.unmasked_end;
   if (n < first || n >= end) return n;
-  return CyclicTiles<int32_t>::from(first, end, a.pivot - tile.kv_begin, C.keys).at(end - 1 - n);
+  return CyclicTiles<int32_t>::from(first, end, pivot_of<C>(a, tile), C.keys).at(end - 1 - n);
 }
 
 // float32: the position of the numbers of a sequence's first key. With heads / group in place of
@@ -185,20 +193,24 @@ class TileFinder {
     }
   }
 
-  // Raster of ragged batches: one sequence after another, in each the last rows of all heads first.
-  // The cursor is at the sequence of the last number. Returns whether the tile exists.
+  // Raster of ragged batches: one sequence after another, or one piece of it, in each the last rows
+  // of all heads first. The cursor is at the one of the last number. Returns whether the tile
+  // exists.
   __device__ __forceinline__ bool locate_in_ragged(int32_t number, AttentionTile& tile) {
-    for (; batch_ < a_.batch; ++batch_, before_ += tiles_) {
-      const int32_t begin = read_length(a_.cumulative_q, batch_, a_.total_q);
-      const int32_t end = read_length(a_.cumulative_q, batch_ + 1, a_.total_q);
+    const int32_t end_of_batch = raster_sequences<C>(a_);
+    for (; batch_ < end_of_batch; ++batch_, before_ += tiles_) {
+      const int32_t batch = raster_sequence<C>(a_, batch_);
+      const int32_t begin = read_length(a_.cumulative_q, batch, a_.total_q);
+      const int32_t end = read_length(a_.cumulative_q, batch + 1, a_.total_q);
       tiles_ = (clamp(end - begin, 0, a_.q_len) + queries() - 1) / queries() * a_.heads;
       if (number < before_ + tiles_) break;
     }
-    if (batch_ >= a_.batch) return false;
+    if (batch_ >= end_of_batch) return false;
     const int32_t own = number - before_;
     tile.query = (tiles_ - 1 - own) / a_.heads * queries();
     tile.head = own % a_.heads;
-    static_cast<AttentionSequence&>(tile) = find_sequence<C.lengths>(a_, batch_);
+    static_cast<AttentionSequence&>(tile) =
+        find_sequence<C.lengths, C.rank_pieces>(a_, raster_sequence<C>(a_, batch_));
     return true;
   }
 
@@ -227,7 +239,7 @@ class TileFinder {
   __device__ __forceinline__ int32_t queries() const { return C.rows() >> a_.pack_gqa; }
 
   const AttentionForwardArguments& a_;
-  int32_t batch_ = 0;   // ragged: the sequence of the cursor
+  int32_t batch_ = 0;   // ragged: the sequence of the cursor, or a piece of one
   int32_t before_ = 0;  // tiles of earlier sequences
   int32_t tiles_ = 0;   // tiles of this sequence
 };
