@@ -276,7 +276,7 @@ TEST(AssumedGpu, RaggedBatchesOverRanksAreExplained) {
         explain("sm_90", 8, {.dtype = f32}), explain("sm_80", 8, {.dtype = bf16})})
     expect_has(text, "cuda:portable");
   expect_has(explain("sm_90", 8, {.dtype = bf16}, Sharding::kZigzag, true),
-             "cuda:sm90: made in canonical order for sequences of one length");
+             "one cuda:portable that begins when all have arrived");
 }
 
 }  // namespace

@@ -143,8 +143,8 @@ std::string refuse_rows(const AttentionProblem& problem) {
   if (has_ragged_pieces(problem)) {
     if (problem.rows.canonical)
       return "made in canonical order for sequences of one length, where ranks hold rows of each";
-    if (problem.bias || problem.visible || problem.dropout > 0)
-      return "made for ragged batches over ranks without bias, visible and dropout";
+    if (problem.bias || problem.visible || problem.dropout > 0 || problem.q_lens)
+      return "made for ragged batches over ranks without bias, visible, dropout and q_lens";
     return refuse_shard(problem, false);
   }
   if (problem.rows.zigzag && problem.q_len / 2 % kPieceUnit != 0)
