@@ -189,9 +189,15 @@ TEST_P(GpuCanonicalLeaves, AreThoseOfOneGpu) {
   expect_canonical(all_of(GetParam(), problems_of_leaves()));
 }
 
-// Heads that cuda:reference alone takes.
+// Heads that cuda:reference alone takes. Behind the rows of a ragged batch's piece are those of
+// others.
 TEST_F(GpuCanonicalAttention, OfTheReferenceIsThatOfOneGpu) {
-  expect_canonical(all_of(perseid::f32, {square(16, 2064, {.heads = 1})}));
+  std::vector<Problem> problems = {square(16, 2064, {.heads = 1})};
+  for (const Sharding placement : {Sharding::kZigzag, kContiguous})
+    problems.push_back(ragged(
+        {16, 16 * 11},
+        {.placement = placement, .heads = 1, .kv_heads = 1, .head_dim = 2064, .value_dim = 2064}));
+  expect_canonical(all_of(perseid::f32, std::move(problems)));
 }
 
 }  // namespace

@@ -304,6 +304,8 @@ class Reference {
       int64_t own_queries = 0;
       const int64_t batch = task / p_.q_len / p_.heads;
       const Sequence sequence = sequence_at(batch, &own_queries);
+      // Rows beyond those of a rank's piece are the next piece's.
+      if (!p_.rows.all()) own_queries = sequence.q_len;
       use(make_row(batch, task / p_.q_len % p_.heads, task % p_.q_len, sequence), own_queries);
     }
   }
