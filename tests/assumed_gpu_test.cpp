@@ -240,6 +240,16 @@ TEST(AssumedGpu, CanonicalAttentionIsRefusedWhereRanksWouldChooseOtherwise) {
              .explain();
        }))
     expect_has(text, "compute capability is 8.6 on rank 1 and 8.0 on rank 0");
+  for (const std::string& text : explained(2, [](const Group& group) {
+         ContextAttentionOptions options{.attention = of_dims(bf16, 64), .canonical = true};
+         options.attention.q_len = options.attention.kv_len = 1024;
+         if (group.rank() == 1) options.attention.implementation = "cuda:portable";
+         return ContextAttention(Context::assumed("sm_90"), group, options).explain();
+       }))
+    expect_has(
+        text,
+        "rank 1 computes by cuda:portable, a plan for each leaf and rank 0 by cuda:sm90; ask "
+        "for the same implementation on all ranks");
 }
 
 // Which kernels take a rank's pieces of every sequence of a ragged batch, and whether they wait for

@@ -46,7 +46,10 @@ Status ContextAttentionPlan::make(op::DevicePointer device, GroupPointer group,
     made->streams_ = false;
     attention = made->make_attention(device, *desc.attention);
   }
-  if (Status status = ranks.exchange(operation, attention, "", nullptr); !status.ok())
+  std::string kernels;
+  if (made->canonical_)
+    kernels = implementation_of(made->attention_) + (made->leaves_ ? ", a plan for each leaf" : "");
+  if (Status status = agree_on_kernels(ranks, operation, attention, kernels); !status.ok())
     return status;
   made->find_readers(*desc.attention);
   made->choose_fusion(desc.fusion);
@@ -188,7 +191,7 @@ double ContextAttentionPlan::transfer_seconds(double element_size) const {
 }
 
 int64_t ContextAttentionPlan::groups_of_heads(const perseid_attention_desc& desc) const {
-  if (!by_heads_ || size_of(dtype_) != 2) return 1;
+  if (!by_heads_ || size_of(dtype_) != 2 || (ragged_ && canonical_)) return 1;
   if (!ragged_) return head_groups(shard_of(desc), transfer_seconds(2));
   // Sequences in place of key heads, each of the mean length.
   AttentionShard mean = shard_of(desc);
@@ -238,6 +241,7 @@ QueryRows ContextAttentionPlan::placement_of(int32_t rank) const {
 
 Status ContextAttentionPlan::make_attention(const op::DevicePointer& device,
                                             const perseid_attention_desc& desc) {
+  leaves_.reset();
   auto arriving = sized<perseid_async_operand>();
   arriving.dim = PERSEID_CHUNK_KV;
   arriving.count = chunks_->count();
@@ -277,11 +281,14 @@ Status ContextAttentionPlan::make_attention(const op::DevicePointer& device,
     all_keys.async_kv = nullptr;
     inner.gradients = inner.accumulate = 0;
     status = ContextLeaves::make(device, all_keys, rows, &leaves_);
-    if (status.ok()) status = make();
+    if (!status.ok()) return status;
+    status = make();
   }
   if (status.code() == PERSEID_UNSUPPORTED && inner.async_kv != nullptr) {
     inner.async_kv = nullptr;
-    status = op::AttentionPlan::make(device, inner, &attention_, rows);
+    // If that is refused too, the first sentence says why.
+    Status whole = op::AttentionPlan::make(device, inner, &attention_, rows);
+    if (whole.ok()) status = std::move(whole);
   }
   waits_before_ = inner.async_kv == nullptr;
   if (!status.ok() || gradient_groups_ == 1) return status;
@@ -324,8 +331,8 @@ void ContextAttentionPlan::choose_fusion(uint32_t wanted) {
                       chunks_->count());
   forecast.computation = "attention";
   if (forecast.staged == nullptr && waits_before_)
-    forecast.staged =
-        ragged_ ? "each rank has a part of every sequence" : "the implementation takes no chunks";
+    forecast.staged = ragged_ && device().gpu == nullptr ? "each rank has a part of every sequence"
+                                                         : "the implementation takes no chunks";
   fused_ = collective::choose_fusion(wanted, forecast, &why_);
 }
 

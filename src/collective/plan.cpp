@@ -49,10 +49,9 @@ Status agree_on_kernels(Group& group, const Operation& operation, const Status& 
   if (Status status = group.exchange(operation, mine, kernels, &all); !status.ok()) return status;
   for (size_t rank = 1; rank < all.size(); ++rank)
     if (all[rank] != all[0])
-      return Status::error(PERSEID_INVALID_ARGUMENT, operation.name,
-                           ": canonical is 1, but the product is made by ", all[rank], " on rank ",
-                           rank, " and by ", all[0],
-                           " on rank 0; ask for the same implementation on all ranks");
+      return Status::error(PERSEID_INVALID_ARGUMENT, operation.name, ": canonical is 1, but rank ",
+                           rank, " computes by ", all[rank], " and rank 0 by ", all[0],
+                           "; ask for the same implementation on all ranks");
   return {};
 }
 
