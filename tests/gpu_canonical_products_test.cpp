@@ -333,9 +333,9 @@ TEST_F(GpuCanonicalProducts, AreRefusedWhereTmaTakesNoTensors) {
     const Context context = context_of(group.rank());
     if (capability_of(context) != "9.0") return;
     const MatmulReduce plan(
-        context, group, {.dtype = perseid::bf16, .m = 64, .n = 33, .k = 256, .canonical = true});
+        context, group, {.dtype = perseid::bf16, .m = 64, .n = 36, .k = 256, .canonical = true});
     const OnGpu a(context, Matrix({64, 256}, perseid::bf16)),
-        b(context, Matrix({256, 33}, perseid::bf16)), c(context, Matrix({32, 33}, perseid::bf16));
+        b(context, Matrix({256, 36}, perseid::bf16)), c(context, Matrix({32, 36}, perseid::bf16));
     const GpuWorkspace workspace(context, plan);
     const Ended end = ended([&] {
       plan.execute({.a = a.tensor(), .b = b.tensor(), .c = c.tensor(), .deadline = kLeafDeadline},

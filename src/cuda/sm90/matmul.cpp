@@ -119,6 +119,10 @@ std::string refuse_sm90_matmul(const MatmulProblem& problem) {
   if (constexpr int64_t kVector = 8; problem.leaves > 0 && problem.k % kVector != 0)
     return concatenate("made in canonical order for k that is a multiple of ", kVector, ", got ",
                        problem.k);
+  // Sums over ranks are float32 and row-major, and TMA stores words of 16 bytes.
+  if (constexpr int64_t kColumns = 4; problem.shared_depth && problem.n % kColumns != 0)
+    return concatenate("made for sums over ranks in canonical order of a multiple of ", kColumns,
+                       " columns, got n ", problem.n);
   return refuse_large_matmul(problem);
 }
 
