@@ -210,7 +210,8 @@ CLI::App* add_bench_over_ranks(CLI::App& command, const char* name, std::vector<
     app->add_option("--kv-heads", sizes->kv_heads, "key heads")->capture_default_str();
     app->add_option("--head-dim", sizes->head_dim, "of all heads")->capture_default_str();
     app->add_option("--sequences", sizes->sequences,
-                    "on GPUs: that the positions are cut into, as a ragged batch; 0: one sequence")
+                    "cut the positions into so many equal sequences of a ragged batch, on GPUs; "
+                    "0: one sequence")
         ->capture_default_str();
     app->add_option("--chunks", sizes->chunks, "that a piece of keys is signalled in; 0: one")
         ->capture_default_str();

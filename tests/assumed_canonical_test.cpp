@@ -61,6 +61,7 @@ TEST(AssumedCanonicalOrder, HasTheSameKernelsForAnyNumberOfRanks) {
          {capability, f64, 100, 24, 72, tensor_core, tensor_core},
          {capability, f64, 512, 512, 4096, tensor_core, tensor_core},
          {capability, bf16, 512, 512, 4096, of_16_bits, of_16_bits},
+         {capability, bf16, 64, 33, 4096, tensor_core, of_16_bits},
          {capability, bf16, 512, 512, 4096, tensor_core, tensor_core, tensor_core},
          // One leaf of 8 ranks is no multiple of a step, as none of one rank is.
          {capability, f16, 512, 512, 4096 + 64, tensor_core, of_16_bits},
@@ -121,8 +122,8 @@ TEST(AssumedCanonicalOrder, IsRefusedWhereItCannotHold) {
                        group);
        }))
     expect_has(text,
-               "the product is made by cuda:tensor_core, cuda:tensor_core, cuda:tensor_core on "
-               "rank 1 and by cuda:sm90, cuda:sm90, cuda:sm90 on rank 0; ask for the same");
+               "rank 1 computes by cuda:tensor_core, cuda:tensor_core, cuda:tensor_core and rank 0 "
+               "by cuda:sm90, cuda:sm90, cuda:sm90; ask for the same");
   // More than 2^30 tiles would have no order of their own.
   for (const std::string& text : explained(2, [&](const Group& group) {
          return gather({"sm_90", f32, 64, int64_t{1} << 32, 8, "", ""}, 2,

@@ -17,11 +17,11 @@
  *   - Sums over ranks are in the order of ranks, in float32 (float64 for F64), rounded once. They
  *     have the same bits in every run.
  *   - A plan in canonical order (`canonical` = 1) gives the same bits for 1, 2, 4 and 8 ranks, on
- *     CPUs with the same instruction set or on GPUs of the same compute capability. A depth whose sum
- *     is spread over ranks, a multiple of 8 and equally large on all of them, is eight equal leaves,
- *     each summed on its own; these sums are added in pairs of neighbours. Where every rank sums the
- *     whole depth, it does so from the first element to the last. A row of attention visits blocks of
- *     keys in one order.
+ *     CPUs with the same instruction set or on GPUs of the same compute capability. A depth whose
+ *     sum is spread over ranks, a multiple of 8 and equally large on all of them, is eight equal
+ *     leaves, each summed on its own; these sums are added in pairs of neighbours. Where every
+ *     rank sums the whole depth, it does so from the first element to the last. A row of attention
+ *     visits blocks of keys in one order.
  *   - On a GPU plans are executed in the order of the stream: execute enqueues and returns, also
  *     where another rank is missing. The deadline counts from when the stream has come to the work;
  *     the next perseid_stream_synchronize or perseid_memory_copy of the stream returns TIMEOUT or

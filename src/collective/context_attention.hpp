@@ -6,8 +6,8 @@
 // the pieces of the other ranks are chunks that arrive while it runs.
 //
 // In canonical order all ranks begin with the first keys instead: a row then visits the same blocks
-// of keys in the same order on any number of ranks. Its gradients are in context_leaves.hpp, or
-// where they take them in the attention's own kernels.
+// of keys in the same order on any number of ranks. Its gradients are in context_leaves.hpp, or in
+// the kernel of cuda:sm90 where that takes the leaves.
 //
 // On CPUs, and through memory of hosts, all keys lie before all values, each in the caller's layout
 // without gaps. GPUs that send to each other gather [entry, kv_head, row, key | value]: a chunk of

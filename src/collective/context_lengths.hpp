@@ -29,9 +29,8 @@ class ContextLengths {
   // Where sequences begin: the rank's queries, and all keys.
   const std::vector<int64_t>& queries() const { return queries_; }
   const std::vector<int64_t>& keys() const { return keys_; }
-  // The same for the attention. Of queries on a GPU, where the rank has two pieces, where they
-  // begin lies side by side for each sequence, and the rows of one behind the last
-  // (dispatch/attention_wrappers.hpp).
+  // The same for the attention. On a GPU, for several pieces of a rank: [batch + 1][pieces] begins,
+  // then [batch + 1] rows of one piece (dispatch/attention_wrappers.hpp).
   const DLTensor* queries_given() const { return &queries_dl_; }
   // The same of the rank's pieces of leaves, on a GPU.
   const DLTensor* pieces_given() const { return &pieces_dl_; }

@@ -8,6 +8,7 @@
 #include "cuda/sm90/attention.hpp"
 #include "cuda/sm90/attention_backward.hpp"
 #include "dispatch/attention_wrappers.hpp"
+#include "math/leaf_tree.hpp"
 
 namespace perseid::internal::dispatch {
 namespace {
@@ -20,8 +21,7 @@ bool has_bounds(const AttentionProblem& problem) {
 }
 // For cuda:sm90 the rows of a rank, or of a piece, begin at a multiple of so many.
 int64_t unit_of_rows(const AttentionProblem& problem) {
-  constexpr int64_t kTileRows = 128;
-  if (has_bounds(problem)) return kTileRows;
+  if (has_bounds(problem)) return cuda::kPieceUnit;
   return problem.dropout > 0 ? kDropoutTileRows : 1;
 }
 
@@ -34,7 +34,7 @@ std::string refuse_order_of_sm90(const AttentionProblem& problem, const Device& 
   if (is_mixed(problem)) return kOrderOfRows;
   if (problem.ragged) return "made for sequences of one length in canonical order";
   // Of eight ranks.
-  const int64_t pieces = problem.rows.zigzag ? 16 : 8, unit = unit_of_rows(problem);
+  const int64_t pieces = problem.rows.zigzag ? 2 * kLeaves : kLeaves, unit = unit_of_rows(problem);
   if (unit > 1 && whole.q_len % (pieces * unit) != 0)
     return concatenate("made for a multiple of ", pieces * unit, " queries of all ranks in ",
                        "canonical order, with such a mask or dropout, got ", whole.q_len);

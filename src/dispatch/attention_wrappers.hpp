@@ -22,9 +22,9 @@ Status make_after_chunks(
     MadeAttention* made);
 
 // A rank's two zigzag pieces, one after the other, as kernels whose rows follow one another have
-// them: the second adds to what the first has written. Ragged: behind each number of
-// cu_seqlens_q there is where the second piece begins, and behind the last one the rows of a piece
-// of each sequence.
+// them: the second adds to what the first has written. Ragged: cu_seqlens_q has stride 2,
+// [batch + 1][2]: where each of the two pieces begins. After it lie batch + 1 numbers: the rows of
+// one piece of each sequence, and 0.
 AttentionProblem piece_of(const AttentionProblem& problem, int64_t piece);
 
 // The fallback for kernels that refuse some tensors at execution (PERSEID_UNSUPPORTED, before any

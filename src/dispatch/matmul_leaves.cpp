@@ -111,16 +111,17 @@ class StoredByTma final : public Executable<Matmul> {
   Status forward(const MatmulArguments& arguments, std::byte* workspace,
                  void* stream) const override {
     if (is_storable(arguments.c)) return product_->forward(arguments, workspace, stream);
-    MatmulArguments aside = arguments;
-    aside.c.data = workspace + result_at();
-    aside.c.stride[0] = problem_.m * row();
-    aside.c.stride[1] = row();
-    aside.c.stride[2] = 1;
-    aside.c0 = aside.c;
-    Status status = product_->forward(aside, workspace, stream);
+    MatmulArguments in_workspace = arguments;
+    in_workspace.c.data = workspace + result_at();
+    in_workspace.c.stride[0] = problem_.m * row();
+    in_workspace.c.stride[1] = row();
+    in_workspace.c.stride[2] = 1;
+    in_workspace.c0 = in_workspace.c;
+    Status status = product_->forward(in_workspace, workspace, stream);
     if (!status.ok()) return status;
-    return copy_->run({.operation = "matmul", .parts = std::span(&aside.c, 1), .out = arguments.c},
-                      stream);
+    return copy_->run(
+        {.operation = "matmul", .parts = std::span(&in_workspace.c, 1), .out = arguments.c},
+        stream);
   }
   Status backward(const NoArguments&, std::byte*, void*) const override { return {}; }
   std::string kernels() const override { return product_->kernels(); }

@@ -41,7 +41,7 @@ struct MatmulProblem {
   // Canonical order: the leaves are some of eight, of a depth that ranks share. Else this rank has
   // the whole depth, as one leaf, and a or b may have rows or columns that other ranks do not have.
   bool shared_depth = false;
-  // Behind a row of c is memory that may be written, up to the next multiple of 16 bytes.
+  // Rows of c are padded to a multiple of 16 bytes, and the padding may be written.
   bool padded_rows = false;
   // GPU: a kernel that waits for chunks leaves so many multiprocessors to the kernels that bring
   // them.

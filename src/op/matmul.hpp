@@ -17,7 +17,7 @@ struct MatmulChunks {
 
 Status read_problem(const perseid_matmul_desc& desc, MatmulChunks* chunks, MatmulProblem* problem);
 
-// What products over ranks say of a problem beside the descriptor.
+// What a product over ranks adds to the descriptor.
 struct MatmulOfRanks {
   int64_t leaves = 0;
   bool shared_depth = false;

@@ -136,13 +136,11 @@ const Tiles& tiles_for(const AttentionForwardConfig& config, ScoreExtras extras)
   return tiles_for(config, ScoreExtras::kNothing);
 }
 
-// A Q tile, and a step of backward, have rows of one piece.
-constexpr int64_t kPieceUnit = 128;
-
 std::string refuse_rows(const AttentionProblem& problem) {
   if (has_ragged_pieces(problem)) {
     if (problem.rows.canonical)
       return "made in canonical order for sequences of one length, where ranks hold rows of each";
+    // Those with q_lens are leaves of canonical order, which are left to the kernels of any GPU.
     if (problem.bias || problem.visible || problem.dropout > 0 || problem.q_lens)
       return "made for ragged batches over ranks without bias, visible, dropout and q_lens";
     return refuse_shard(problem, false);

@@ -31,6 +31,9 @@ inline constexpr const char* kAttentionForwardHeader = "cuda/device/sm90/attenti
 void set_attention_lengths(const AttentionProblem& problem, const AttentionForwardConfig& config,
                            AttentionForwardArguments* arguments);
 
+// A Q tile, and a step of backward, have rows of one piece of a rank.
+inline constexpr int64_t kPieceUnit = 128;
+
 // Whether a head dim is beyond those of backward, and keys and values arrive in pieces.
 bool has_large_dims(const AttentionProblem& problem);
 

@@ -5,6 +5,7 @@
 #include "cuda/runtime/kernel_name.hpp"
 #include "cuda/runtime/launch_number.hpp"
 #include "cuda/runtime/memory.hpp"
+#include "cuda/sm90/attention.hpp"
 #include "cuda/sm90/attention_backward_bias.hpp"
 #include "cuda/sm90/attention_boxes.hpp"
 #include "cuda/sm90/backward_order.hpp"
@@ -39,9 +40,6 @@ constexpr int64_t kBlocksInPairs = 4096, kBlocksInFours = 256;
 constexpr int64_t kSectionBytesOfClusters = 1 << 26;
 
 // ---- Canonical order ----
-
-// A piece of a leaf has whole blocks of queries of either size.
-constexpr int64_t kPieceUnit = 128;
 
 int64_t leaves_of(const QueryRows& rows) { return kLeaves / rows.ranks; }
 // Those of a rank.

@@ -16,7 +16,7 @@
 // Pipeline. The block visits its KV tiles n from the last to the first, with two stages of each:
 //
 //   1 wait for the copies of K(n) and V(n)      2 barrier      3 copy K(n-1) and V(n-1)
-//   4 S = Q K(n)^T, softmax, O += P V(n)        (mostly 3 behind S)
+//   4 S = Q K(n)^T, softmax, O += P V(n)        (3 follows S if C.copies_late())
 //
 // One barrier a step does two things: it shows every thread the copies that others have waited for,
 // and it says that all warps are done with the stage that 3 fills. Warps skip 4 for tiles of keys
@@ -311,7 +311,7 @@ class PortableForward : PortableForwardBlock<C> {
     } else if constexpr (C.dropout || C.columns() < 64) {
       round_and_add(n, operands, scores);
     } else {
-      weigh_and_add(n, scores);
+      online_softmax_and_pv(n, scores);
     }
   }
   template <class Operands>
@@ -335,7 +335,7 @@ class PortableForward : PortableForwardBlock<C> {
   }
   // The same where products take as long as exponentials. Results are rescaled first, so that
   // exponentials of 16 keys and products of the 16 before are one piece of code, and overlap.
-  __device__ __forceinline__ void weigh_and_add(int n, Scores& scores) {
+  __device__ __forceinline__ void online_softmax_and_pv(int n, Scores& scores) {
     const float scale = rules(0).scale_log2();
     float largest[kTiles][2], shift[kTiles][2];
     bool above[kTiles] = {}, any_above = false;

@@ -306,8 +306,9 @@ class PlanesStep {
     return Power(max(max(all.x, all.y), max(all.z, all.w)));
   }
   // Of each query over the consumer's keys, to shared memory: a row that sees large numbers must
-  // not take the bits of one that does not. Whoever reads them does so in the warp that clears
-  // them, or before the barrier of the step.
+  // not take the bits of one that does not. All warps of the consumer read them before the barrier
+  // of the step; after it, the warp that clears them, and beyond dim 64 the value consumer, for
+  // which before_store() waits (kDsRead).
   __device__ __forceinline__ void find_largest_of_queries(const float (&numbers)[kScores]) const {
     uint32_t* const largest = shared_.largest_of_queries(thread_.consumer);
     __syncwarp();

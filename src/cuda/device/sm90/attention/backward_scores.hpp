@@ -226,7 +226,8 @@ class BackwardScores {
   // ---- Masks ----
 
   // The weight of a hidden pair: 0, but where `visible` hides pairs, which only weights remember,
-  // not of the bits to which the weight of a seen one underflows.
+  // -0. A dropped weight that underflows has these bits too; its dS is 0 either way, unless delta
+  // is not finite.
   static constexpr float kHidden = C.visible ? -0.0f : 0.0f;
   __device__ __forceinline__ static bool is_hidden(float weight) {
     return float_bits(weight) == float_bits(kHidden);

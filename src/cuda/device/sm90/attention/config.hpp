@@ -286,7 +286,8 @@ struct AttentionForwardArguments : AttentionArguments, KeySplits {
   TensorMap key_numbers;
   bool out_pairs = false;  // two elements of out are one aligned access
   // If key and value arrive in chunks: waits for them, the first row of the pivot chunk, how many
-  // key heads, of all entries, arrive together, and the arrivals of each group of such heads.
+  // key heads, of all entries, arrive together (C.rank_pieces: rows_of_arrival), and the arrivals
+  // of each group.
   static constexpr int kMostGroups = 8;
   AsyncArguments async;
   DeviceArrival arrivals[kMostGroups];

@@ -3,8 +3,9 @@
 // The producer of attention forward (forward.hpp): one warp finds the Q tiles and issues the TMA
 // loads of the Q, K, V and bias pipelines. It alone waits for chunks of key and value that arrive
 // while the kernel runs (cuda/device/chunk_waits.hpp): before it loads a K tile it polls the
-// signals of all chunks that hold keys of it which some query of the Q tile sees. Where heads
-// arrive in groups, these are the signals of the group that the tile's key head belongs to.
+// signals of all chunks that hold keys of it which some query of the Q tile sees. Where groups
+// of heads, or of sequences of a ragged batch, arrive one after another, these are the signals of
+// the tile's group.
 #pragma once
 
 #include "cuda/device/attention/nonfinite.hpp"

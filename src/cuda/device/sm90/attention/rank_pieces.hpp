@@ -39,7 +39,7 @@ __device__ __forceinline__ int32_t keys_of_piece(const AttentionForwardArguments
                                                  const AttentionSequence& sequence) {
   return sequence.kv_rows / a.pieces;
 }
-// The ranks that keys [from, to) of a sequence are of, at least one key: their bits alone.
+// The owners of keys [from, to) of a sequence, not an empty range, a bit each.
 __device__ __forceinline__ uint64_t owners_of_keys(const AttentionForwardArguments& a,
                                                    int32_t keys_of_piece, int32_t from,
                                                    int32_t to) {
