@@ -251,8 +251,7 @@ Status ContextAttentionPlan::make_attention(const op::DevicePointer& device,
   inner.total_kv = ragged_ ? shards_.extent() : 0;
   // The sum over ranks adds to what the gradients hold; a rank's partial gradients overwrite.
   inner.accumulate &= ~uint32_t{PERSEID_GRAD_KEY | PERSEID_GRAD_VALUE};
-  // Kernels of CPUs take chunks of adjoining rows, but a rank has a part of every packed sequence.
-  if ((!ragged_ || device->gpu != nullptr) && chunks_->count() > 0) inner.async_kv = &arriving;
+  if (takes_chunks() && chunks_->count() > 0) inner.async_kv = &arriving;
   const QueryRows rows = placement_of(group_->rank());
   Status status;
   std::vector<int32_t> stages;  // owners in the order in which their keys arrive
@@ -331,8 +330,8 @@ void ContextAttentionPlan::choose_fusion(uint32_t wanted) {
                       chunks_->count());
   forecast.computation = "attention";
   if (forecast.staged == nullptr && waits_before_)
-    forecast.staged = ragged_ && device().gpu == nullptr ? "each rank has a part of every sequence"
-                                                         : "the implementation takes no chunks";
+    forecast.staged = takes_chunks() ? "the implementation takes no chunks"
+                                     : "each rank has a part of every sequence";
   fused_ = collective::choose_fusion(wanted, forecast, &why_);
 }
 

@@ -71,6 +71,9 @@ class ContextAttentionPlan final : public op::Plan {
       : Plan(std::move(device)), group_(std::move(group)) {}
   Status read(const perseid_context_attention_desc& desc, const Operation& operation);
   Status make_attention(const op::DevicePointer& device, const perseid_attention_desc& desc);
+  // A rank has a part of every packed sequence, but kernels of CPUs, and those of canonical order,
+  // take chunks of adjoining rows.
+  bool takes_chunks() const { return !ragged_ || (device().gpu != nullptr && !canonical_); }
   bool may_stream() const;
   bool wants_to_stream(const perseid_attention_desc& desc, uint32_t fusion) const;
   ChunkTraffic traffic() const;
