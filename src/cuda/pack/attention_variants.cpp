@@ -344,7 +344,8 @@ Budget budget_of_backward(const AttentionProblem& problem, int32_t shared_bytes,
   return {255,
           problem.dtype == DType::kF32              ? 512
           : shares_rows && architecture == "sm_100" ? 112
-          : problem.bias && problem.dropout > 0     ? 112
+          : problem.bias && problem.dropout > 0     ? (problem.visible ? 248 : 112)
+          : problem.visible && problem.dropout > 0  ? 64
                                                     : 56,
           left};
 }
