@@ -512,18 +512,8 @@ void expect_to_go_on_without_a_silent_rank(int32_t ranks, bool forward,
   });
 }
 
-// Unfused, forward waits for all keys, and visits them in the same order.
 TEST_F(GpuContextAttention, UnfusedHasTheSameBits) {
-  const Problem problem = square(1024, 64, {.dtype = perseid::bf16, .chunks = 2});
-  on_gpu_ranks(problem.ranks, [&](const Group& group) {
-    const Tensors own = take(problem, make(problem, 0), group.rank());
-    std::vector<Matrix> results;
-    for (const auto fusion : {perseid::Fusion::kFused, perseid::Fusion::kUnfused}) {
-      const OnRank on_rank(group, problem, own, fusion);
-      results.push_back(on_rank.run(problem, own).out);
-    }
-    EXPECT_EQ(results[0].bytes, results[1].bytes) << "rank " << group.rank();
-  });
+  expect_same_bits_unfused(square(1024, 64, {.dtype = perseid::bf16, .chunks = 2}));
 }
 
 TEST_F(GpuContextAttention, ForwardGoesOnWithoutASilentRank) {

@@ -113,6 +113,19 @@ inline void expect_as_on_the_cpu(Problem problem, DType dtype = perseid::bf16,
   });
 }
 
+// Unfused, forward waits for all keys, and visits them in the same order.
+inline void expect_same_bits_unfused(const Problem& problem) {
+  on_gpu_ranks(problem.ranks, [&](const Group& group) {
+    const Tensors own = take(problem, make(problem, 0), group.rank());
+    std::vector<Matrix> results;
+    for (const auto fusion : {perseid::Fusion::kFused, perseid::Fusion::kUnfused}) {
+      const OnRank on_rank(group, problem, own, fusion);
+      results.push_back(on_rank.run(problem, own).out);
+    }
+    EXPECT_EQ(results[0].bytes, results[1].bytes) << "rank " << group.rank();
+  });
+}
+
 inline Problem square(int64_t length, int64_t dim, Problem problem = {}) {
   problem.q_len = problem.kv_len = length;
   problem.head_dim = problem.value_dim = dim;

@@ -2,10 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Whole rows of large numbers, of infinity or NaN change no bit of a gradient that does not depend
 // on them: rows of key and value that queries do not see, and rows of query and grad_out that keys
-// do not see. Products of the largest numbers are beyond float32. Roundings may change of
-// grad_query in default mode, which is summed in any order; of keys beside a hidden query whose lse
-// is NaN in default mode; and of float32 on Hopper, whose tiles with such rows have instructions of
-// their own.
+// do not see. Products of the largest numbers are beyond float32. Roundings may change in default
+// mode: of grad_query, which is summed in any order, and of gradients of keys whose step has a
+// hidden query with an lse of NaN. They may also change in float32 on Hopper, where tiles with such
+// rows run another loop.
 #include "gpu_attention_backward_tools.hpp"
 #include "gpu_hidden_keys_tools.hpp"
 

@@ -106,19 +106,9 @@ TEST_F(GpuRaggedRanks, RepeatTheirBits) {
   }
 }
 
-// Unfused, forward waits for all keys, and visits them in the same order.
 TEST_F(GpuRaggedRanks, HaveTheSameBitsUnfused) {
-  const Problem problem =
-      ragged({1024, 20, 760}, with_dim(64, {.dtype = perseid::bf16, .backward = false}));
-  on_gpu_ranks(problem.ranks, [&](const Group& group) {
-    const Tensors own = take(problem, make(problem, 0), group.rank());
-    std::vector<Matrix> results;
-    for (const auto fusion : {perseid::Fusion::kFused, perseid::Fusion::kUnfused}) {
-      const OnRank on_rank(group, problem, own, fusion);
-      results.push_back(on_rank.run(problem, own).out);
-    }
-    EXPECT_EQ(results[0].bytes, results[1].bytes) << "rank " << group.rank();
-  });
+  expect_same_bits_unfused(
+      ragged({1024, 20, 760}, with_dim(64, {.dtype = perseid::bf16, .backward = false})));
 }
 
 TEST_F(GpuRaggedRanks, ForwardGoesOnWithoutASilentRank) {

@@ -408,7 +408,7 @@ class PortableBackward : ProductsOf<C>::Type {
       if (!equal_columns_) unscale_columns(column_numbers(stage), lane(), scores, products);
     this->run_chain(products, [&] {
       const SeenColumns own = seen();
-      if (step.column >= own.first_all && step.column <= own.last_all)
+      if (own.all(step.column))
         finish_scores<false>(step, stage, scores, products);
       else
         finish_scores<true>(step, stage, scores, products);

@@ -34,7 +34,7 @@
 // multiplied by f, or by g. Mostly all rows of a tile and of the queries that see it have the
 // common numbers, and one split of u serves both. Otherwise (kOwn) W, u f and u g are split each
 // for itself, by a power of two for each key, or for each query: rows that see no large number keep
-// their accuracy beside those that do.
+// their accuracy where other rows of the step see one.
 //
 // Rows with numbers that planes do not hold have a NaN for a factor. They, and NaN and infinity of
 // the statistics, make results NaN that depend on them; those rows get a fixup

@@ -267,7 +267,8 @@ struct AttentionForwardArguments : AttentionArguments, KeySplits {
   uint64_t launch = 0;
   int32_t pack_gqa = 0;
   int32_t kv_heads = 0;  // of a batch entry
-  // If C.rank_pieces: so many packed rows of keys arrive after one another, of whole sequences.
+  // If C.rank_pieces: the number of packed rows of keys in a group of whole sequences; groups
+  // arrive one after the other.
   int32_t rows_of_arrival = 1;
   int32_t batch_heads = 0, q_tiles = 0, tiles = 0;
   int32_t rows_before = 0;        // rows of a head's first tile before its first query

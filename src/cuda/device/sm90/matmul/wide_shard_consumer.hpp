@@ -2,9 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // A consumer of matmul over ranks (matmul.hpp) with tiles of 256 columns and a deferred epilogue
 // (shard_epilogue.hpp). The stages of results are half as large as elsewhere, so that four stages
-// of operands fit beside them. Registers hold half of a tile's sums. The other half leaves at the
-// tile's end, also that of an own tile: to the workspace, from where it comes back with the parts
-// of the other ranks.
+// of operands fit into shared memory. Registers hold half of a tile's sums. The other half leaves
+// at the tile's end, also that of an own tile: to the workspace, from where it comes back with the
+// parts of the other ranks.
 //
 //   mainloop        | steps of tile 1 ...                                                       |
 //   tile 0, a peer's  columns 0 to 127 leave | 128 | 144 | 160 ...
