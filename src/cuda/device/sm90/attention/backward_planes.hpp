@@ -48,6 +48,7 @@
 #pragma once
 
 #include "cuda/device/ptx/dependency.hpp"
+#include "cuda/device/ptx/ordering.hpp"
 #include "cuda/device/sm90/attention/backward_planes_epilogue.hpp"
 #include "cuda/device/sm90/attention/backward_planes_keys.hpp"
 #include "cuda/device/sm90/attention/backward_planes_products.hpp"
@@ -233,30 +234,37 @@ __device__ __forceinline__ bool split_keys_and_values(const AttentionBackwardPla
 
 // Beyond dim 64 the loops of a consumer end in one epilogue: its stores for each loop would take a
 // fifth of the kernel's compile time. Up to 64 that costs the loops registers. `own`: rows have
-// numbers of their own.
+// numbers of their own. Their loops and the common ones compute what they need each for itself:
+// what was computed once, before the branch, was spilled, and read again in each step.
 template <AttentionBackwardConfig C>
 __device__ __forceinline__ void run_planes_consumer(const AttentionBackwardPlanesArguments& a,
                                                     const PlanesShared<C>& shared,
                                                     const BackwardTile& tile, int consumer,
                                                     bool own) {
   if constexpr (C.split_keys) {
-    if (own)
+    if (own) {
+      ptx::separate_branch();
       PlanesConsumer<C, true>(a, shared, tile, consumer).run();
-    else
+    } else {
       PlanesConsumer<C, false>(a, shared, tile, consumer).run();
+    }
   } else if (consumer == 0) {
     float grad_value[C.value_dim / 2];
-    if (own)
+    if (own) {
+      ptx::separate_branch();
       PlanesValueConsumer<C, true>(a, shared, tile, grad_value).run();
-    else
+    } else {
       PlanesValueConsumer<C, false>(a, shared, tile, grad_value).run();
+    }
     PlanesEpilogue<C>(a, tile, 0).store_value(grad_value);
   } else {
     float grad_key[C.key_dim / 2];
-    if (own)
+    if (own) {
+      ptx::separate_branch();
       PlanesKeyConsumer<C, true>(a, shared, tile, grad_key).run();
-    else
+    } else {
       PlanesKeyConsumer<C, false>(a, shared, tile, grad_key).run();
+    }
     PlanesEpilogue<C>(a, tile, 1).store_key(grad_key);
   }
 }

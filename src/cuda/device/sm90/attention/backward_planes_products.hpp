@@ -184,7 +184,9 @@ class PlanesKeyConsumer : PlanesSplitProducts<C, kOwn> {
     const auto await_ds = [&] {
       if (number > 0) ptx::named_barrier_sync(Base::kDsRead, 256);
     };
-    const float of_keys = this->split_ds(numbers, 0, products_, ds, await_ds);
+    // The scale is read first, since the assembler else takes the factor for uniform, and computes
+    // it more slowly.
+    const float of_keys = numbers.scale * this->split_ds(numbers, 0, products_, ds, await_ds);
     ptx::named_barrier_sync(kBothConsumers, 256);
 
     // dK = dS^T Q
@@ -194,7 +196,7 @@ class PlanesKeyConsumer : PlanesSplitProducts<C, kOwn> {
     issue_products(number + 1, more);
     ptx::wgmma_wait<1>();
     ptx::fence_operand(gradient);
-    add_products(gradient, this->key_factors(of_keys * numbers.scale), grad_key_);
+    add_products(gradient, this->key_factors(of_keys), grad_key_);
 
     // dQ = dS K
     if constexpr (C.key_dim > kChunk)

@@ -44,11 +44,11 @@ struct PlanesShared {
   static constexpr int kNumbers = kWeights + C.weight_bytes();
   static constexpr int kKeyNumbers = kNumbers + C.kStages * static_cast<int>(sizeof(QueryNumbers));
   static constexpr int kLargest = kKeyNumbers + C.keys() * static_cast<int>(sizeof(RowNumbers));
-  static constexpr int kLargestOfQueries = kLargest + C.kConsumers * 16;
+  static constexpr int kLargestOfQueries = kLargest + C.kConsumers * 32;
   static constexpr int kLargestOfKeys =
       kLargestOfQueries + (C.split_keys ? C.kConsumers : 1) * C.queries * 4;
-  static constexpr int kFactors = kLargestOfKeys + (C.split_keys ? 1 : C.kConsumers) * C.keys() * 4;
-  static constexpr int kBarriers = kFactors + 2 * C.kConsumers * 4;
+  static constexpr int kBarriers =
+      kLargestOfKeys + (C.split_keys ? 1 : C.kConsumers) * C.keys() * 4;
   static constexpr int kSteps = kBarriers + 16;
   static_assert(kSteps + 2 * Steps::kBytes <= C.planes_shared_bytes());
   // Named barriers: of both consumers; of the warps of a consumer, with its number.
@@ -82,7 +82,7 @@ struct PlanesShared {
   // numbers of their own, of each query of a step, and each key of the tile. Split by products, the
   // second consumer alone splits for queries.
   __device__ __forceinline__ uint4& largest(int consumer) const {
-    return reinterpret_cast<uint4*>(memory + kLargest)[consumer];
+    return reinterpret_cast<uint4*>(memory + kLargest)[2 * consumer];
   }
   __device__ __forceinline__ uint32_t* largest_of_queries(int consumer) const {
     return reinterpret_cast<uint32_t*>(memory + kLargestOfQueries) +
@@ -92,9 +92,10 @@ struct PlanesShared {
     return reinterpret_cast<uint32_t*>(memory + kLargestOfKeys) +
            (C.split_keys ? 0 : C.keys() * consumer);
   }
-  // What products with a consumer's dS of a step are to be multiplied by, for dQ.
+  // What products with a consumer's dS of a step are to be multiplied by, for dQ. Beside largest(),
+  // so that one register has the address of both.
   __device__ __forceinline__ float& factor(int buffer, int consumer) const {
-    return reinterpret_cast<float*>(memory + kFactors)[C.kConsumers * buffer + consumer];
+    return reinterpret_cast<float*>(memory + kLargest + 16)[8 * consumer + buffer];
   }
   __device__ __forceinline__ uint32_t key_full() const { return base + kBarriers; }
   __device__ __forceinline__ uint32_t value_full() const { return base + kBarriers + 8; }

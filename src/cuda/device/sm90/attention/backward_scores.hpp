@@ -243,10 +243,7 @@ class BackwardScores {
                                             const BackwardStep& step) const {
     const int query = first_query<C>(tile, step.block);
     const int gap = gap_of_block<C>(problem_, tile, step.block);
-    // Of planes by thread, for want of uniform registers.
-    const bool passes_keys = C.dtype == DType::kF32 ? thread_.own_key(tile) + 8 >= tile.kv_len
-                                                    : tile.key + C.keys() > tile.kv_len;
-    return passes_queries(tile, step) || passes_keys ||
+    return passes_queries(tile, step) || tile.key + C.keys() > tile.kv_len ||
            (C.right && query + tile.right + gap < tile.key + C.keys()) ||
            (C.left && query + C.queries - 1 + tile.left + gap > tile.key);
   }

@@ -468,7 +468,7 @@ struct AttentionBackwardConfig {
            ds_buffers() * plane_bytes(keys(), queries) + weight_bytes() +
            kStages * static_cast<int>(sizeof(QueryNumbers)) +
            keys() * static_cast<int>(sizeof(RowNumbers)) +
-           (split_keys ? 2 * queries + keys() : queries + 2 * keys()) * 4 + 128;
+           (split_keys ? 2 * queries + keys() : queries + 2 * keys()) * 4 + 144;
   }
   static constexpr int ds_buffers() { return 1; }
   // dS overwrites the tile of bias and is stored from there.
