@@ -393,6 +393,17 @@ TEST(Strides, AtTheEndOf64Bits) {
   ASSERT_EQ(perseid_softmax_plan_create(context.get(), &desc, one.out()), PERSEID_OK);
 }
 
+// Sizes that wrap around where an allocator rounds them up, too.
+TEST(Memory, MoreThanAMachineHasIsRefused) {
+  const Context context;
+  for (const size_t bytes : {SIZE_MAX, SIZE_MAX - 63, SIZE_MAX - 64, SIZE_MAX / 2 + 1}) {
+    void* data = &data;
+    EXPECT_FAILS(perseid_memory_allocate(context.get(), bytes, &data), PERSEID_OUT_OF_MEMORY,
+                 "memory: " + std::to_string(bytes) + " bytes were asked for");
+    EXPECT_EQ(data, nullptr);
+  }
+}
+
 // Against all pairs of elements.
 TEST(Strides, DistinctElementsAreTaken) {
   const auto distinct = [](const std::vector<int64_t>& shape, const std::vector<int64_t>& stride) {

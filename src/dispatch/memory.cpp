@@ -2,7 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "dispatch/memory.hpp"
 
+#include <cstddef>
 #include <cstring>
+#include <limits>
 #include <new>
 
 #include "base/missing_chunk.hpp"
@@ -14,9 +16,15 @@ namespace {
 
 constexpr std::align_val_t kAlignment{cpu::kWorkspaceAlignment};
 
+// More than any object has. Allocators round up to their alignment, which would wrap around.
+constexpr size_t kMostBytes = std::numeric_limits<std::ptrdiff_t>::max();
+
 }  // namespace
 
 Status allocate(const Device& device, size_t bytes, void** data) {
+  if (bytes > kMostBytes)
+    return Status::error(PERSEID_OUT_OF_MEMORY, "memory: ", bytes,
+                         " bytes were asked for, more than any machine has; ask for less");
   if (device.gpu != nullptr) return cuda::allocate(*device.gpu, bytes, data);
   *data = bytes == 0 ? nullptr : ::operator new(bytes, kAlignment, std::nothrow);
   if (bytes == 0 || *data != nullptr) return {};
