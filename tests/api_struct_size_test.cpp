@@ -47,13 +47,14 @@ void check_sizes(const std::string& name, const Struct& value, size_t least,
     EXPECT_FAILS(call(Sized(value, size).get()), PERSEID_INVALID_ARGUMENT, name + part);
   };
   refused(least - 4, ".struct_size is " + std::to_string(least - 4) +
-                         ", expected a multiple of 8 of at least " + std::to_string(least));
+                         ", expected a multiple of 8 from " + std::to_string(least));
   refused(4, ".struct_size is 4, expected a multiple of 8");
   refused(sizeof(Struct) + 4, ".struct_size is " + std::to_string(sizeof(Struct) + 4) +
-                                  ", expected a multiple of 8 of at least " +
-                                  std::to_string(least) + "; set it to sizeof(" + name +
-                                  "), which is " + std::to_string(sizeof(Struct)));
-  refused(8192, ".struct_size is 8192");
+                                  ", expected a multiple of 8 from " + std::to_string(least) +
+                                  " to 4096; set it to sizeof(" + name + "), which is " +
+                                  std::to_string(sizeof(Struct)));
+  refused(8192, ".struct_size is 8192, expected a multiple of 8 from " + std::to_string(least) +
+                    " to 4096");
   EXPECT_FAILS(call(Sized(value, sizeof(Struct) + 8, 1).get()), PERSEID_INVALID_ARGUMENT,
                "byte " + std::to_string(sizeof(Struct) + 7) + " is not zero");
   if constexpr (requires { value.reserved; }) {

@@ -19,8 +19,9 @@ bool read_struct(op::Check& check, const StructFacts& facts, const void* given, 
   // Versions of a struct differ by whole alignment units: other sizes would cut a field.
   if (!check.require(facts.least <= size && size <= kMostBytes && size % facts.alignment == 0,
                      facts.name, ".struct_size is ", size, ", expected a multiple of ",
-                     facts.alignment, " of at least ", facts.least, "; set it to sizeof(",
-                     facts.name, "), which is ", facts.size, " in the header of this library"))
+                     facts.alignment, " from ", facts.least, " to ", kMostBytes,
+                     "; set it to sizeof(", facts.name, "), which is ", facts.size,
+                     " in the header of this library"))
     return false;
   std::memset(current, 0, facts.size);
   std::memcpy(current, given, std::min<size_t>(size, facts.size));

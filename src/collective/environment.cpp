@@ -203,7 +203,8 @@ Status place_of_environment(bool with_rendezvous, Place* place) {
   if (std::strcmp(launcher->name, "OpenMPI") == 0) return rendezvous_of_openmpi(place);
   if (std::strcmp(launcher->name, "torchrun") == 0) return rendezvous_of_torchrun(place);
   return Status::error(PERSEID_INVALID_ARGUMENT,
-                       "PERSEID_RENDEZVOUS is not set, expected unix:PATH or tcp:HOST:PORT");
+                       "PERSEID_RENDEZVOUS is not set, expected unix:PATH or tcp:HOST:PORT, or "
+                       "mpi:openmpi or mpi:mpich");
 }
 
 Status check_place(const Place& place) {

@@ -82,7 +82,7 @@ Status parse(const std::string& text, Address* address) {
   if (text.starts_with(kUnix)) return parse_unix(text, address);
   if (text.starts_with(kTcp)) return parse_tcp(text, address);
   return Status::error(PERSEID_INVALID_ARGUMENT, "the rendezvous is \"", text,
-                       "\", expected unix:PATH or tcp:HOST:PORT");
+                       "\", expected unix:PATH or tcp:HOST:PORT, or mpi:openmpi or mpi:mpich");
 }
 
 std::string text_of(const sockaddr_storage& storage, bool with_port) {
