@@ -11,6 +11,7 @@
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <thread>
 
 #include "check_async.hpp"
@@ -149,10 +150,15 @@ harness::Draw draw_of(const Common& common, const Flags& flags) {
 
 // The first random problems of the operation that is asked for; of them, whole groups that are of
 // the part that is asked for.
-std::vector<uint64_t> indices(const Flags& flags, const harness::Draw& draw) {
+std::vector<uint64_t> indices(const Common& common, const Flags& flags, const harness::Draw& draw) {
+  std::set<harness::Op> ops;  // none: all
+  if (flags.problems.op)
+    ops = {*flags.problems.op};
+  else if (!common.impl.empty())
+    ops = operations_with(common.impl);
   std::vector<uint64_t> drawn;
   for (uint64_t index = 0; drawn.size() < flags.fuzz; ++index) {
-    if (!flags.problems.op || harness::random_problem(draw, index).op == *flags.problems.op)
+    if (ops.empty() || ops.contains(harness::random_problem(draw, index).op))
       drawn.push_back(index);
   }
   std::erase_if(
@@ -165,7 +171,7 @@ Tally fuzz(const CLI::App& command, const Common& common, const Devices& devices
            const Flags& flags) {
   Progress progress(common, "fuzz");
   const harness::Draw draw = draw_of(common, flags);
-  const std::vector<uint64_t> drawn = indices(flags, draw);
+  const std::vector<uint64_t> drawn = indices(common, flags, draw);
   struct Share {
     std::map<size_t, std::vector<Entry>> failures;  // by the place in `drawn`
     Tally tally;
@@ -295,7 +301,7 @@ int check(const CLI::App& command, const Common& common, const Flags& flags) {
                             harness::name_of(*of.problems.op)));
     const harness::Draw draw = draw_of(common, of);
     if (flags.fuzz > 0)
-      for (const uint64_t index : indices(of, draw))
+      for (const uint64_t index : indices(common, of, draw))
         problems.push_back(harness::random_problem(draw, index));
     return check_async(common, problems, flags.seed);
   }
@@ -336,7 +342,7 @@ void add_check(CLI::App& app, const Common& common, Action& action) {
   auto flags = std::make_shared<Flags>();
   add_problem_flags(*command, flags->problems, 15, kCheckExample);
   CLI::App* collective = command->add_subcommand(
-      "collective", "products over ranks, with random shapes, shards and delays by --seed");
+      "collective", "operations over ranks, with random shapes, shards and delays by --seed");
   collective->add_option("-n,--ranks", flags->ranks, "how many ranks (2, then 3, then 5)")
       ->type_name("N");
   collective->add_flag("--canonical", flags->canonical,

@@ -102,7 +102,10 @@ void add_explain(CLI::App& app, const Common& common, Action& action) {
       ->add_option("--assume", *assume,
                    "for a GPU of this compute capability, from 8.0 on, though there be none: such "
                    "as sm_80, sm_90 or sm_120; over ranks for one such GPU each")
-      ->type_name("ARCH");
+      ->type_name("ARCH")
+      ->check([](const std::string& text) {
+        return text.empty() ? std::string("expected a name such as sm_80, got ''") : "";
+      });
   auto ranks = std::make_shared<ExplainedRanks>();
   const std::vector<CLI::App*> over_ranks = add_explained_ranks(*command, *ranks);
   command->footer(fmt::format("Example:\n  {}", kExplainExample));

@@ -5,6 +5,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
+#include <sstream>
 #include <string_view>
 
 #include "help.hpp"
@@ -29,6 +31,21 @@ void set_flag(harness::Problem& problem, const std::string& name, const std::str
     const bool named = std::string_view(error.what()).starts_with(name + ": ");
     throw Error(error.status(), (named ? "--" : "") + std::string(error.what()));
   }
+}
+
+// Flags of an example, where that of the command is of another operation.
+const char* example_of(Op op) {
+  switch (op) {
+    case Op::kSoftmax:
+      return "--shape 512,4096 --dim -1";
+    case Op::kMatmul:
+      return "--m 2048 --n 2048 --k 2048 --dtype bf16";
+    case Op::kDropoutMask:
+      return "--batch 2 --heads 4 --q-len 64 --kv-len 64 --dropout 0.1";
+    case Op::kAttention:
+      break;
+  }
+  return "--heads 8 --q-len 2048 --kv-len 2048 --head-dim 128 --causal bottom-right";
 }
 
 }  // namespace
@@ -60,10 +77,37 @@ void add_problem_flags(CLI::App& command, ProblemFlags& flags, uint32_t ops, con
     if ((ops & static_cast<uint32_t>(op)) == 0) continue;
     CLI::App* app = command.add_subcommand(harness::name_of(op), "a problem of this operation");
     app->fallthrough();
-    app->footer(fmt::format("Example:\n  {}", example));
+    const std::string call =
+        fmt::format("perseid {} {} ", command.get_name(), harness::name_of(op));
+    const bool own = std::string_view(example).starts_with(call);
+    app->footer(fmt::format("Example:\n  {}", own ? example : call + example_of(op)));
     add_fields(*app, flags, op);
   }
   command.require_subcommand(0, 1);
+}
+
+std::set<Op> operations_with(const std::string& impl) {
+  const Context context = open_cpu(1);
+  std::set<Op> found;
+  const auto add_if_all = [&](Op op, const Plan& plan) {
+    std::set<std::string> names;
+    const nlohmann::json explained = nlohmann::json::parse(plan.explain_json());
+    for (const auto& each : explained.at("implementations"))
+      names.insert(each.at("name").get<std::string>());
+    std::istringstream wanted(impl);
+    for (std::string name; std::getline(wanted, name, ',');)
+      if (!names.contains(name)) return;
+    found.insert(op);
+  };
+  add_if_all(Op::kSoftmax, Softmax(context, {.shape = {1}}));
+  add_if_all(Op::kAttention, Attention(context, {.q_len = 1, .kv_len = 1, .head_dim = 1}));
+  add_if_all(Op::kMatmul, Matmul(context, {.m = 1, .n = 1, .k = 1}));
+  if (found.empty())
+    bad_input(
+        fmt::format("--impl is \"{}\", which no operation has; `perseid explain` with an "
+                    "operation lists those that it has",
+                    impl));
+  return found;
 }
 
 std::vector<harness::Problem> problems_of(const ProblemFlags& flags, const Common& common,
@@ -78,6 +122,10 @@ std::vector<harness::Problem> problems_of(const ProblemFlags& flags, const Commo
   }
   if (flags.op)
     std::erase_if(problems, [&](const harness::Problem& each) { return each.op != *flags.op; });
+  if (!flags.op && !common.impl.empty()) {
+    const std::set<Op> ops = operations_with(common.impl);
+    std::erase_if(problems, [&](const harness::Problem& each) { return !ops.contains(each.op); });
+  }
   if (problems.empty())
     bad_input(
         fmt::format("no problem to work on{}: name an operation with its flags, such as "

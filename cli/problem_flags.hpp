@@ -7,6 +7,7 @@
 #include <CLI/CLI.hpp>
 #include <functional>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -28,9 +29,12 @@ void add_problem_flags(CLI::App& command, ProblemFlags& flags, uint32_t ops, con
 // The flags of an operation alone.
 void add_fields(CLI::App& app, ProblemFlags& flags, harness::Op op);
 
+// The operations that have every implementation of `impl`, names divided by commas; at least one.
+std::set<harness::Op> operations_with(const std::string& impl);
+
 // One problem for the flags; those of the file (and of the operation, if one is named) with the
 // flags put over them; else those of the built-in list. --dtype, --impl and --threads count as
-// flags.
+// flags; without an operation, --impl leaves those out that have no implementation of its names.
 std::vector<harness::Problem> problems_of(const ProblemFlags& flags, const Common& common,
                                           const std::string& built_in);
 

@@ -19,7 +19,7 @@ constexpr Words kFields[] = {{"out_dtype", "output-dtype"},
                              {"bias_shape", "bias"},
                              {"window_left", "window"},
                              {"window_right", "window"},
-                             {"ndim", "shape"}};
+                             {"deadline_ns", "deadline"}};
 
 // Advice for callers of the C interface, and its enumerators.
 constexpr Words kPhrases[] = {
@@ -43,6 +43,7 @@ constexpr Words kPhrases[] = {
     {"PERSEID_BSHD (0) or PERSEID_BHSD (1)", "bshd or bhsd"},
     {"PERSEID_EMPTY_ZERO (0) or PERSEID_EMPTY_NAN (1)", "zero or nan"},
     {"softmax: dimension ", "softmax: --shape: dimension "},
+    {"softmax: ndim is ", "softmax: the number of dimensions is "},
     {"pass a tensor of that shape, or make a plan for this one", "give one of that shape"},
     {", the plan's [", ", expected ["},
     {"use kDLCPU", "use --device cpu"},

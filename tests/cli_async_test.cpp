@@ -53,6 +53,7 @@ TEST_F(CliAsyncTest, AChunkThatNeverArrivesEndsAtTheDeadline) {
     const Ended ended = run(std::string(kMatmul) + " --out @lost.npy " + flags);
     EXPECT_EQ(ended.code, 5) << flags;
     EXPECT_NE(ended.err.find(words), std::string::npos) << ended.err;
+    EXPECT_NE(ended.err.find("pass a longer --deadline\n"), std::string::npos) << ended.err;
     EXPECT_FALSE(std::filesystem::exists(path("lost.npy"))) << flags;
   };
   lost("--chunks 4 --arrival-order 0,1,3 --deadline 300",

@@ -55,6 +55,11 @@ TEST_F(CliWordsTest, SentencesNameFlags) {
                  "--gradients has bias, but --bias is not given");
   expect_refused("explain softmax --shape 4,5 --dim 3", 2, "softmax: --dim is 3, expected -2 to 1");
   expect_refused("explain softmax --shape 4,-5", 2, "--shape: dimension 1 is -5");
+  expect_refused("explain softmax --shape 1,1,1,1,1,1,1,1,1", 2,
+                 "softmax: the number of dimensions is 9, expected 1 to 8");
+  expect_refused("explain softmax --shape 4 --assume ''", 2,
+                 "--assume: expected a name such as sm_80, got ''");
+  expect_refused("explain --problems @.", 2, "give a file of one JSON object a line");
   expect_refused("explain matmul --m -4", 2, "matmul: --m is -4");
   expect_refused("explain matmul --m x", 2, "--m: expected a whole number, got 'x'");
   expect_refused("explain matmul --m 4 --dtype f8", 2, "--dtype: expected one of");
@@ -148,6 +153,29 @@ TEST_F(CliWordsTest, CheckingNothingIsNoSuccess) {
   const int status = std::system(command.c_str());
   EXPECT_EQ(WEXITSTATUS(status), 3) << text_of("stdout");
   EXPECT_TRUE(has(text_of("stderr"), "nothing was checked: ")) << text_of("stderr");
+}
+
+// Of several operations, those that have the implementation.
+TEST_F(CliWordsTest, AnImplementationIsThatOfItsOperation) {
+  std::ofstream(path("p.jsonl"))
+      << R"({"op":"softmax","shape":[3,4]})"
+      << "\n"
+      << R"({"op":"attention","q_len":4,"kv_len":4,"head_dim":8})"
+      << "\n"
+      << R"({"op":"matmul","m":3,"n":4,"k":5})"
+      << "\n"
+      << R"({"op":"dropout-mask","batch":1,"heads":1,"q_len":4,"kv_len":4,"dropout":0.5})"
+      << "\n";
+  const auto checked = [&](const char* names) {
+    return json("check --device cpu --problems @p.jsonl --impl " + std::string(names))["checked"];
+  };
+  EXPECT_EQ(checked("cpu:tiled"), 1);
+  EXPECT_EQ(checked("cpu:tiled,cpu:decode"), 1);
+  EXPECT_EQ(checked("cpu:reference"), 3);
+  expect_refused("check --device cpu --impl cpu:tilde", 2,
+                 "--impl is \"cpu:tilde\", which no operation has");
+  expect_refused("check --device cpu --fuzz 4 --impl cpu:tilde", 2, "which no operation has");
+  EXPECT_EQ(json("check --device cpu --fuzz 12 --impl cpu:packed")["failed"], 0);
 }
 
 TEST_F(CliWordsTest, HelpLeavesOutTheFlagsForTests) {

@@ -434,9 +434,10 @@ std::string legend(const std::vector<Problem>& problems) {
 
 std::vector<Problem> read_problems(const std::string& path) {
   std::ifstream file(path);
-  if (!file)
+  // A folder opens, and fails when it is read.
+  if (!file || (file.peek(), file.bad()))
     throw Error(PERSEID_IO_ERROR,
-                fmt::format("cannot open '{}': give a file of one JSON object a line", path));
+                fmt::format("cannot read '{}': give a file of one JSON object a line", path));
   return parse_problems(file, path);
 }
 
