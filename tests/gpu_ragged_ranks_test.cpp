@@ -106,6 +106,105 @@ TEST_F(GpuRaggedRanks, RepeatTheirBits) {
   }
 }
 
+// Infinity in columns [first, first + count) of some rows of a head, of bf16.
+void put_infinity(Matrix* matrix, const std::vector<int64_t>& rows, int64_t head, int64_t first,
+                  int64_t count) {
+  constexpr uint16_t kInfinity = 0x7f80;
+  for (const int64_t row : rows)
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t at = (row * matrix->shape[1] + head) * matrix->shape[2] + first + i;
+      std::memcpy(matrix->bytes.data() + 2 * at, &kInfinity, sizeof kInfinity);
+    }
+}
+int64_t count_finite(const Matrix& matrix) {
+  int64_t count = 0;
+  for (size_t i = 0; i < matrix.bytes.size() / static_cast<size_t>(bytes_of(matrix.dtype)); ++i)
+    count += std::isfinite(value_of(matrix, i));
+  return count;
+}
+// What is finite in the reference is near to it, and only that is finite. `loose`: what is not may
+// be finite, too.
+void expect_as_reference(const char* name, const Matrix& result, const Matrix& wanted, bool loose) {
+  ASSERT_EQ(result.shape, wanted.shape) << name;
+  const double tolerance = wanted.dtype == perseid::f32 ? 1e-4 : 0x1p-6;
+  for (size_t i = 0; i < wanted.bytes.size() / static_cast<size_t>(bytes_of(wanted.dtype)); ++i) {
+    const double got = value_of(result, i), expected = value_of(wanted, i);
+    if (std::isfinite(expected))
+      ASSERT_NEAR(got, expected, tolerance * std::max(1.0, std::abs(expected)))
+          << name << ", element " << i << " of " << testing::PrintToString(wanted.shape);
+    else
+      ASSERT_TRUE(loose || !std::isfinite(got))
+          << name << ", element " << i << " of " << testing::PrintToString(wanted.shape) << " is "
+          << got << ", expected " << expected;
+  }
+}
+
+// Rows of the second piece of both ranks. The fixups of gradients of keys visit both pieces of a
+// rank, and those of gradients of queries are of one.
+class GpuRaggedInfinities : public GpuRanksTest,
+                            public testing::WithParamInterface<std::tuple<int64_t, bool>> {
+ protected:
+  // `poison` of the whole tensors.
+  void check(const std::function<void(Tensors*)>& poison, bool loose = false) {
+    const auto [dim, deterministic] = GetParam();
+    // Sequences begin at rows 0, 512, 512 and 612, with pieces of 128, 0, 25 and 150 rows.
+    const Problem problem = ragged(
+        {512, 0, 100, 600},
+        with_dim(
+            dim,
+            {.dtype = perseid::bf16, .heads = 4, .kv_heads = 2, .deterministic = deterministic}));
+    Tensors whole = make(problem, 0);
+    poison(&whole);
+    const Tensors given = whole;
+    {
+      AttentionOptions options = options_of(problem, problem.q_len, problem.kv_len, 1);
+      options.implementation = "cpu:reference";
+      const Attention reference(Context::cpu(2), options);
+      Workspace workspace;
+      reference.forward(nullptr, whole.forward(problem), workspace);
+      reference.backward(nullptr, whole.backward(problem), workspace);
+    }
+    for (const Matrix* matrix : {&whole.grad_query, &whole.grad_key, &whole.grad_value}) {
+      const int64_t finite = count_finite(*matrix), all = std::ssize(matrix->bytes) / 2;
+      EXPECT_TRUE(finite > all / 4 && finite < all)
+          << finite << " of " << all;  // or it says little
+    }
+    on_gpu_ranks(problem.ranks, [&](const Group& group) {
+      const int32_t rank = group.rank();
+      SCOPED_TRACE(testing::Message() << "rank " << rank);
+      const Tensors own = take(problem, given, rank), wanted = take(problem, whole, rank);
+      const Tensors result = OnRank(group, problem, own).run(problem, own);
+      expect_as_reference("out", result.out, wanted.out, loose);
+      expect_as_reference("lse", result.lse, wanted.lse, loose);
+      expect_as_reference("grad_query", result.grad_query, wanted.grad_query, loose);
+      expect_as_reference("grad_key", result.grad_key, wanted.grad_key, loose);
+      expect_as_reference("grad_value", result.grad_value, wanted.grad_value, loose);
+    });
+  }
+
+  // In the last piece of the first sequence, the last row of the third, and piece 2 of the fourth.
+  const std::vector<int64_t> rows_ = {389, 611, 612 + 317};
+};
+INSTANTIATE_TEST_SUITE_P(Dims, GpuRaggedInfinities,
+                         testing::Combine(testing::Values(64, 128), testing::Bool()));
+
+TEST_P(GpuRaggedInfinities, OfAGradient) {
+  check([&](Tensors* whole) { put_infinity(&whole->grad_out, rows_, 1, 20, 1); });
+}
+TEST_P(GpuRaggedInfinities, OfARowOfGradients) {
+  const auto [dim, deterministic] = GetParam();
+  check(
+      [&, columns = dim](Tensors* whole) { put_infinity(&whole->grad_out, rows_, 2, 0, columns); });
+}
+// Scores are infinities of both signs: those of -infinity may have weight 0, or NaN as the others.
+TEST_P(GpuRaggedInfinities, OfAnElementOfAQuery) {
+  check([&](Tensors* whole) { put_infinity(&whole->query, rows_, 3, 7, 1); }, /*loose*/ true);
+}
+TEST_P(GpuRaggedInfinities, OfAQuery) {
+  const auto [dim, deterministic] = GetParam();
+  check([&, columns = dim](Tensors* whole) { put_infinity(&whole->query, rows_, 0, 0, columns); });
+}
+
 TEST_F(GpuRaggedRanks, HaveTheSameBitsUnfused) {
   expect_same_bits_unfused(
       ragged({1024, 20, 760}, with_dim(64, {.dtype = perseid::bf16, .backward = false})));
