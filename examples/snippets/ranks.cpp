@@ -1,7 +1,10 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// The examples of the API reference for collective.hpp. Two threads are the ranks.
+// The examples of the API reference for collective.hpp, and those of docs/howto/run_ranks.md. Two
+// threads are the ranks.
 #include <cstdio>
+#include <cstdlib>
+#include <optional>
 #include <perseid/collective.hpp>
 #include <thread>
 
@@ -85,6 +88,21 @@ void products(const perseid::Context& context, const perseid::Group& group) {
   expect(group.rank() == 1 || (result[0] == 0.5F && result[1] == 1), "context attention");
 }
 
+void long_sequences(const perseid::Context& context, const perseid::Group& group, int64_t rows) {
+  //! [long_sequences]
+  const perseid::ContextAttention attention(context, group,
+                                            {.attention = {.heads = 16,
+                                                           .kv_heads = 4,
+                                                           .q_len = rows,
+                                                           .kv_len = rows,
+                                                           .head_dim = 128,
+                                                           .mask = perseid::causal_bottom_right(),
+                                                           .backward = true},
+                                             .placement = perseid::Sharding::kZigzag});
+  //! [long_sequences]
+  expect(attention.workspace_size() > 0, "long sequences");
+}
+
 void go_on(const perseid::Group& group) {
   //! [shrink]
   try {
@@ -95,6 +113,38 @@ void go_on(const perseid::Group& group) {
     survivors.barrier();
   }
   //! [shrink]
+}
+
+// The first time, a rank is lost.
+bool work(const perseid::Group& group) {
+  static int times = 0;
+  if (++times == 1) throw perseid::Error(PERSEID_PEER_LOST, "rank 1 is lost");
+  group.barrier();
+  return true;
+}
+void replace() {
+  //! [replace]
+  std::optional<perseid::Group> group;
+  for (bool done = false; !done;) {
+    try {
+      group.reset();
+      group.emplace();      // all meet again, the new process too
+      done = work(*group);  // agree on the step to go on from, then make plans and compute
+    } catch (const perseid::Error& error) {
+      if (error.status() != PERSEID_PEER_LOST && error.status() != PERSEID_TIMEOUT) throw;
+    }
+  }
+  //! [replace]
+  expect(group->size() == 1, "replace");
+}
+
+void on_gpus() try {
+  //! [on_gpus]
+  const perseid::Group group;
+  const perseid::Context context = perseid::Context::cuda(group.rank());
+  //! [on_gpus]
+} catch (const perseid::Error& error) {
+  expect(error.status() == PERSEID_UNSUPPORTED, error.what());  // there is no GPU
 }
 
 }  // namespace
@@ -108,10 +158,15 @@ int main() try {
     threads.emplace_back([&] {
       operations(group);
       products(context, group);
+      long_sequences(context, group, 8);
       go_on(group);
     });
   for (std::thread& thread : threads) thread.join();
   //! [threads]
+  setenv("PERSEID_RANK", "0", 1);
+  setenv("PERSEID_WORLD_SIZE", "1", 1);
+  replace();
+  on_gpus();
   if (failures == 0) std::puts("ok");
   return failures == 0 ? 0 : 1;
 } catch (const perseid::Error& error) {
