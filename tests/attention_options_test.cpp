@@ -258,7 +258,17 @@ TEST(ContextSettings, MakeBackwardDeterministicOrWarn) {
   EXPECT_EQ(warnings, "");
   EXPECT_EQ(text({.determinism = PERSEID_DETERMINISM_WARN}).find("summed in order"),
             std::string::npos);
-  expect_part(warnings, "grad_query of this plan may differ in its last bits");
+  expect_part(warnings, "gradients of this plan may differ in their last bits");
+  warnings.clear();
+  // Without grad_query: where query heads share keys.
+  options.gradients = PERSEID_GRAD_KEY | PERSEID_GRAD_VALUE;
+  text({.determinism = PERSEID_DETERMINISM_WARN});
+  EXPECT_EQ(warnings, "");
+  options.kv_heads = 1;
+  text({.determinism = PERSEID_DETERMINISM_WARN});
+  expect_part(warnings, "gradients of this plan may differ in their last bits");
+  options.kv_heads = 2;
+  options.gradients = 0;
   warnings.clear();
   expect_part(text({.determinism = PERSEID_DETERMINISM_ON}), "summed in order");
   setenv("PERSEID_DETERMINISTIC", "1", 1);

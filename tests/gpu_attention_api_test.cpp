@@ -118,7 +118,7 @@ struct Results {
                         .out = out.tensor(),
                         .lse = sums,
                         .grad_out = inputs.grad_out.tensor(),
-                        .grad_query = grad_query.tensor(),
+                        .grad_query = has_grad_query() ? grad_query.tensor() : Tensor(),
                         .grad_key = grad_key.tensor(),
                         .grad_value = grad_value.tensor(),
                         .seed = 0x123456789abcdef,
@@ -126,10 +126,14 @@ struct Results {
                         .rng = rng},
                        {backward});
   }
-  // Those whose bits are the same every time.
+  bool has_grad_query() const {
+    return options.gradients == 0 || (options.gradients & PERSEID_GRAD_QUERY) != 0;
+  }
+  // Those whose bits are the same every time. By default those of keys are where a mask hides some
+  // or each head has its own.
   std::vector<const Array*> all() const {
     if (!options.backward) return {&out};
-    if (!options.deterministic) return {&out, &grad_key, &grad_value};
+    if (!options.deterministic || !has_grad_query()) return {&out, &grad_key, &grad_value};
     return {&out, &grad_query, &grad_key, &grad_value};
   }
   // All results, or those of one batch entry; lse is in the gradients.
@@ -282,6 +286,28 @@ TEST_F(GpuAttentionApi, ServesStreamsAndThreadsAtOnce) {
       });
     for (std::thread& thread : threads) thread.join();
     for (const Results& each : results) EXPECT_EQ(each.bits(), expected);
+  }
+}
+
+// Blocks that share no cursor: where query heads share keys and nothing is masked, each tile of
+// keys would begin with the queries that another one has reached.
+TEST_F(GpuAttentionApi, GradientsOfSharedKeysRepeat) {
+  AttentionOptions options = options_of(4, 32, 1024, 2048, 64);
+  options.kv_heads = 8;
+  options.mask = {};
+  for (const uint32_t gradients : {PERSEID_GRAD_KEY | PERSEID_GRAD_VALUE, 0}) {
+    options.gradients = gradients;
+    const Attention attention(context(), options);
+    const Inputs inputs(context(), options);
+    const Results results(context(), options, attention);
+    Bits first;
+    for (int turn = 0; turn < 8; ++turn) {
+      results.execute(inputs);
+      context().synchronize();
+      const Bits bits = results.bits();
+      EXPECT_TRUE(turn == 0 || bits == first) << "gradients " << gradients << ", turn " << turn;
+      first = bits;
+    }
   }
 }
 

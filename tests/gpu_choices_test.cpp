@@ -321,6 +321,18 @@ TEST(AttentionBackwardKernels, RefuseWithASentence) {
 }
 
 // What is not refused has a kernel that the GPU can hold.
+// Blocks that share a cursor begin where others are, so that the order of sums depends on time.
+TEST(AttentionBackwardKernels, ShareNoCursorWhereGradientsRepeat) {
+  AttentionProblem problem = make_case(DType::kBF16, 4, 32, 8, 2048, 2048, 128, 128).problem;
+  for (const bool grad_query : {true, false}) {
+    problem.grad_query = grad_query;
+    problem.deterministic = false;
+    EXPECT_TRUE(cuda::choose_attention_backward(problem).shared_cursor);
+    problem.deterministic = true;
+    EXPECT_FALSE(cuda::choose_attention_backward(problem).shared_cursor);
+  }
+}
+
 TEST(F32MatmulKernels, FitIntoSharedMemory) {
   constexpr int64_t kSizes[] = {1, 64, 200, 1000, 2048, 4096, 8192, 20000};
   for (const int64_t m : kSizes)

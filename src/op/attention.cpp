@@ -366,11 +366,12 @@ Status AttentionPlan::make(DevicePointer device, const perseid_attention_desc& d
   const bool on_cpu = made->device().gpu == nullptr;
   const dispatch::Determinism determinism = made->device().determinism;
   if (determinism == dispatch::Determinism::kOn) problem.deterministic = true;
-  // The other gradients are always summed in one order.
-  if (determinism == dispatch::Determinism::kWarn && !on_cpu && problem.grad_query &&
-      !problem.deterministic)
+  // Those of keys and values may have several orders only where query heads share them.
+  const bool any_order =
+      problem.grad_query || (problem.group() > 1 && (problem.grad_key || problem.grad_value));
+  if (determinism == dispatch::Determinism::kWarn && !on_cpu && any_order && !problem.deterministic)
     log(PERSEID_LOG_WARNING,
-        "attention: grad_query of this plan may differ in its last bits from run to run; set the "
+        "attention: gradients of this plan may differ in their last bits from run to run; set the "
         "descriptor's deterministic, or PERSEID_DETERMINISM_ON in the context's options");
   if (Status status = made->choose(
           dispatch::attention_implementations(), problem, desc.implementation, describe(problem),

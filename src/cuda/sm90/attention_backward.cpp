@@ -75,7 +75,8 @@ AttentionBackwardConfig choose_attention_backward(const AttentionProblem& proble
   const bool biased = config.bias != DType::kNone;
   // In canonical order nothing depends on how many leaves a rank has.
   config.leaves = problem.rows.canonical;
-  // The other gradients are complete in one block and always deterministic.
+  // The other gradients are complete in one block, whose steps have one order unless blocks share a
+  // cursor.
   config.deterministic =
       (problem.deterministic || config.leaves) && problem.grad_query && problem.q_len > 0;
   config.grad_bias = problem.grad_bias;
@@ -109,7 +110,7 @@ AttentionBackwardConfig choose_attention_backward(const AttentionProblem& proble
   config.right = bounds.right;
   config.clusters = backward_cluster_log2(problem, config) > 0;
   // Tiles of bias leave no shared memory for the cursor.
-  config.shared_cursor = !config.masked() && !config.deterministic && config.split_keys &&
+  config.shared_cursor = !config.masked() && !problem.deterministic && config.split_keys &&
                          !biased && problem.group() > 1 && !config.leaves;
   config.grad_query = problem.grad_query;
   config.grad_key = problem.grad_key;

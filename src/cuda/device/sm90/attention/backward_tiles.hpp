@@ -7,7 +7,7 @@
 // most queries. A tile iterates over all query heads of its key head, so that its dK and dV stay in
 // registers until they are complete. If C.shared_cursor, a tile starts at the step of another tile
 // of its key head and ends there: tiles that drift apart would each read from memory what the
-// others have had in the L2 cache.
+// others have had in the L2 cache. The order of its sums of dK and dV then depends on time.
 //
 // Deterministic: the sums of dQ get their summands in the order of the key tiles, from the last to
 // the first. Blocks fetch their tiles in this order from a counter, so that a block waits only for
