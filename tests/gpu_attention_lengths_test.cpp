@@ -5,8 +5,10 @@
 // for that never comes, and lengths that are too large are cut to what there is. Skipped where
 // there is no GPU with attention.
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstddef>
+#include <cstring>
 #include <deque>
 
 #include "gpu_api_tools.hpp"
@@ -363,6 +365,125 @@ TEST_F(GpuLengths, ChangeBetweenReplays) {
     }
   }
   cuda.context_set(nullptr);
+}
+
+// ---- Plans for more ---------------------------------------------------------------------------
+
+// Executions of both directions by one plan, each with lengths of its own, in one workspace.
+class PlanForMore {
+ public:
+  PlanForMore(const Context& context, const AttentionOptions& options)
+      : context_(context),
+        o_(options),
+        attention_(context, options),
+        forward_(context, attention_.workspace_size(Direction::kForward), kRoom),
+        backward_(context, attention_.workspace_size(Direction::kBackward), kRoom) {}
+
+  void execute(int64_t q_len, int64_t kv_len) {
+    all_.clear();
+    const auto tensor = [&](const Guarded& memory, int64_t rows, int64_t heads) {
+      return on_gpu(memory.data(), bf16, {o_.batch, rows, heads, o_.head_dim});
+    };
+    const auto floats = [&](int64_t rows, int64_t heads, uint32_t seed) {
+      const Guarded& added = add(2 * o_.batch * rows * heads * o_.head_dim);
+      added.set(random_bf16(added.size() / 2, seed).data());
+      return tensor(added, rows, heads);
+    };
+    const auto result = [&](int64_t rows, int64_t heads) {
+      return tensor(add(2 * o_.batch * rows * heads * o_.head_dim), rows, heads);
+    };
+    AttentionBackward a;
+    a.query = floats(q_len, o_.heads, 1);
+    a.key = floats(kv_len, o_.kv_heads, 2);
+    a.value = floats(kv_len, o_.kv_heads, 3);
+    a.grad_out = floats(q_len, o_.heads, 4);
+    if (o_.bias) {
+      const Dims shape = bias_shape(q_len, kv_len);
+      int64_t count = 1;
+      for (const int64_t size : shape) count *= size;
+      const Guarded& bias = add(2 * count);
+      bias.set(random_bf16(bias.size() / 2, 5).data());
+      a.bias = on_gpu(bias.data(), bf16, shape);
+      grad_bias_ = all_.size();
+      a.grad_bias = on_gpu(add(2 * count).data(), bf16, shape);
+    }
+    a.out = result(q_len, o_.heads);
+    a.lse = on_gpu(add(4 * o_.batch * o_.heads * q_len).data(), f32, {o_.batch, o_.heads, q_len});
+    a.grad_query = result(q_len, o_.heads);
+    grad_key_ = all_.size();
+    a.grad_key = result(kv_len, o_.kv_heads);
+    a.grad_value = result(kv_len, o_.kv_heads);
+    attention_.forward(nullptr,
+                       {.query = a.query,
+                        .key = a.key,
+                        .value = a.value,
+                        .bias = a.bias,
+                        .out = a.out,
+                        .lse = a.lse},
+                       std::span(forward_.data(), forward_.size()));
+    attention_.backward(nullptr, a, std::span(backward_.data(), backward_.size()));
+    context_.synchronize();
+    EXPECT_TRUE(forward_.is_whole() && backward_.is_whole()) << "around the workspace";
+    for (size_t i = 0; i < all_.size(); ++i) EXPECT_TRUE(all_[i].is_whole()) << "around " << i;
+  }
+  std::vector<float> grad_key() const { return numbers(grad_key_); }
+  std::vector<float> grad_value() const { return numbers(grad_key_ + 1); }
+  std::vector<float> grad_bias() const { return numbers(grad_bias_); }
+
+ private:
+  static constexpr size_t kRoom = 4096;
+  // Where the plan's has more than one row or column, that of an execution has its own.
+  Dims bias_shape(int64_t q_len, int64_t kv_len) const {
+    const std::array<int64_t, 4>& plan = *o_.bias;
+    return {plan[0], plan[1], plan[2] == 1 ? 1 : q_len, plan[3] == 1 ? 1 : kv_len};
+  }
+  const Guarded& add(int64_t bytes) {
+    return all_.emplace_back(context_, static_cast<size_t>(bytes), kRoom);
+  }
+  std::vector<float> numbers(size_t i) const {
+    const std::vector<std::byte> bytes = all_[i].get();
+    std::vector<float> values(bytes.size() / 2);
+    for (size_t at = 0; at < values.size(); ++at) {
+      uint16_t bits = 0;
+      std::memcpy(&bits, bytes.data() + 2 * at, 2);
+      values[at] = testing_gpu::float_of(bits);
+    }
+    return values;
+  }
+
+  const Context& context_;
+  const AttentionOptions o_;
+  const Attention attention_;
+  const Guarded forward_, backward_;
+  std::deque<Guarded> all_;
+  size_t grad_key_ = 0, grad_bias_ = 0;
+};
+
+// The splits of the gradient of a bias that one row, or one column, is repeated along: the plan has
+// a workspace for sums of one row.
+TEST_F(GpuLengths, OneQueryOrKeyOfARepeatedBias) {
+  for (const bool portable : {false, true})
+    for (const bool of_queries : {true, false}) {
+      SCOPED_TRACE(testing::Message() << "portable " << portable << ", of queries " << of_queries);
+      AttentionOptions o{.dtype = bf16, .batch = 8, .heads = 16, .kv_heads = 16, .head_dim = 64};
+      o.q_len = of_queries ? 8 : 512;
+      o.kv_len = of_queries ? 512 : 8;
+      o.bias = {1, 16, of_queries ? 1 : 512, of_queries ? 512 : 1};
+      o.bias_dtype = bf16;
+      o.max_lengths = o.backward = true;
+      if (portable) o.implementation = "cuda:portable";
+      PlanForMore plan(context(), o);
+      (of_queries ? o.q_len : o.kv_len) = 1;
+      o.max_lengths = false;
+      PlanForMore exact(context(), o);
+      plan.execute(o.q_len, o.kv_len);
+      exact.execute(o.q_len, o.kv_len);
+      const std::vector<float> got = plan.grad_bias(), want = exact.grad_bias();
+      int64_t wrong = 0;
+      for (size_t i = 0; i < want.size(); ++i)
+        wrong += !(std::abs(got[i] - want[i]) <= 0.01f + std::abs(want[i]) / 64);
+      EXPECT_EQ(wrong, 0) << "of " << want.size();
+    }
 }
 
 TEST_F(GpuLengths, OfKeys) {

@@ -333,6 +333,27 @@ TEST(AttentionBackwardKernels, ShareNoCursorWhereGradientsRepeat) {
   }
 }
 
+// An execution of one query, or one key, by a plan for more: its sums are those of the plan.
+TEST(BiasTiles, FitIntoTheWorkspaceOfThePlan) {
+  constexpr int64_t kQueries = 64, kKeys = 128;
+  for (const bool of_queries : {true, false})
+    for (const int64_t length : {0, 1, 2}) {
+      AttentionProblem plan = make_case(DType::kBF16, 8, 16, 16, 512, 512, 64, 64).problem;
+      plan.bias = plan.grad_bias = plan.max_lengths = true;
+      const int64_t shape[] = {1, 16, of_queries ? 1 : 512, of_queries ? 512 : 1};
+      std::copy(std::begin(shape), std::end(shape), plan.bias_shape);
+      const cuda::BiasTiles tiles = cuda::divide_bias(plan, kQueries, kKeys);
+      ASSERT_GT(tiles.num_splits, 1);
+      AttentionLengths lengths{plan.q_len, plan.kv_len, 0, 0};
+      (of_queries ? lengths.q_len : lengths.kv_len) = length;
+      cuda::BiasTiles own = cuda::divide_bias(with_lengths(plan, lengths), kQueries, kKeys);
+      cuda::keep_splits(tiles, &own);
+      EXPECT_LE(cuda::bytes_of_splits(own, kQueries, kKeys),
+                cuda::bytes_of_splits(tiles, kQueries, kKeys));
+      EXPECT_TRUE(of_queries ? own.sums_queries : own.sums_keys);
+    }
+}
+
 TEST(F32MatmulKernels, FitIntoSharedMemory) {
   constexpr int64_t kSizes[] = {1, 64, 200, 1000, 2048, 4096, 8192, 20000};
   for (const int64_t m : kSizes)

@@ -242,6 +242,9 @@ std::string refuse_bias_tiles(const AttentionProblem& p, int64_t queries, int64_
 }
 
 void keep_splits(const BiasTiles& plan, BiasTiles* bias) {
+  // A bias that is repeated along one query, or one key, has its sums in one row, or column.
+  bias->sums_queries = bias->sums_queries || plan.sums_queries;
+  bias->sums_keys = bias->sums_keys || plan.sums_keys;
   bias->num_splits = min(bias->num_splits, plan.num_splits);
   bias->blocks = bias->bias_blocks * bias->num_splits;
 }
