@@ -213,6 +213,40 @@ TEST(RankPieces, ComeBySequences) {
   EXPECT_EQ(part.arguments.rows_of_arrival, 1024);
 }
 
+// Of sequences without queries no keys either are visited: no row of scores may be read.
+TEST(ForwardTiles, HaveNoKeysWithoutQueries) {
+  constexpr AttentionForwardConfig kConfig = [] {
+    AttentionForwardConfig config;
+    config.lengths = config.visible = true;
+    return config;
+  }();
+  AttentionProblem problem;
+  problem.dtype = DType::kBF16;
+  problem.batch = 4;
+  problem.heads = problem.kv_heads = 2;
+  problem.q_len = problem.kv_len = 300;
+  problem.head_dim = problem.value_dim = 128;
+  problem.q_lens = problem.visible = true;
+  AttentionForwardArguments arguments;
+  set_attention_lengths(problem, kConfig, &arguments);
+  const Lengths q_lens = {0, 300, 1, 0};
+  arguments.q_lens = {q_lens.data(), 1, true};
+  TileFinder<kConfig> finder(arguments);
+  int empty = 0;
+  for (int32_t number = 0; number < arguments.tiles; ++number) {
+    const AttentionTile tile = finder.find(number);
+    ASSERT_EQ(tile.number, number);
+    EXPECT_EQ(tile.q_len, q_lens[static_cast<size_t>(tile.batch)]);
+    EXPECT_EQ(tile.kv_len, tile.q_len == 0 ? 0 : 300);
+    if (tile.q_len == 0) {
+      ++empty;
+      EXPECT_EQ(tile.first, tile.last);
+      EXPECT_FALSE((UnmaskedTiles<kConfig>::of(tile, 0, 0).contains(tile.first)));
+    }
+  }
+  EXPECT_EQ(empty, arguments.tiles / 2);
+}
+
 // The steps of backward's tiles have each pair of a query and a key that it sees, once, and
 // deterministic ones add to a block of queries in the order that they wait for.
 template <AttentionBackwardConfig C>

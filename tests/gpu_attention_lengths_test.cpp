@@ -486,6 +486,54 @@ TEST_F(GpuLengths, OneQueryOrKeyOfARepeatedBias) {
     }
 }
 
+// Rows of scores lie so far apart that there is no memory before the first one.
+TEST_F(GpuLengths, NoScoresBeforeTheFirst) {
+  constexpr int64_t kBatch = 3, kQueries = 2, kKeys = 300;
+  for (const int64_t dim : {64, 128, 256})
+    for (const bool biased : {false, true}) {
+      SCOPED_TRACE(testing::Message() << "dim " << dim << ", biased " << biased);
+      AttentionOptions o{.dtype = bf16, .batch = kBatch, .heads = 2, .kv_heads = 2};
+      o.q_len = kQueries;
+      o.kv_len = kKeys;
+      o.head_dim = dim;
+      o.q_lens = true;
+      o.visible = !biased;
+      if (biased) o.bias = {1, 1, kQueries, kKeys};
+      o.bias_dtype = bf16;
+      const Attention attention(context(), o);
+      // An odd stride: threads load the bias.
+      const int64_t stride = (int64_t{1} << 29) + 1;
+      const Memory scores(context(), static_cast<size_t>(2 * (stride + kKeys)));
+      const auto rows = [&](int64_t count) {
+        return Memory(context(), static_cast<size_t>(2 * kBatch * count * 2 * dim));
+      };
+      const Memory query = rows(kQueries), key = rows(kKeys), value = rows(kKeys),
+                   out = rows(kQueries), lens(context(), 8 * kBatch),
+                   workspace(context(), attention.workspace_size(Direction::kForward) + 1);
+      for (const Memory* each : {&query, &key, &value}) {
+        const Bits bits = random_bf16(each->size() / 2, 1);
+        context().copy(each->data(), bits.data(), each->size());
+      }
+      const int64_t q_lens[kBatch] = {0, kQueries, 0};
+      context().copy(lens.data(), q_lens, sizeof q_lens);
+      const auto tensor = [&](const Memory& memory, int64_t count) {
+        return on_gpu(memory.data(), bf16, {kBatch, count, 2, dim});
+      };
+      const Tensor seen =
+          on_gpu(scores.data(), biased ? bf16 : u8, {1, 1, kQueries, kKeys}, {0, 0, stride, 1});
+      attention.forward(nullptr,
+                        {.query = tensor(query, kQueries),
+                         .key = tensor(key, kKeys),
+                         .value = tensor(value, kKeys),
+                         .bias = biased ? seen : Tensor(),
+                         .visible = biased ? Tensor() : seen,
+                         .q_lens = on_gpu(lens.data(), i64, {kBatch}),
+                         .out = tensor(out, kQueries)},
+                        {workspace});
+      context().synchronize();
+    }
+}
+
 TEST_F(GpuLengths, OfKeys) {
   AttentionOptions options{.batch = 4, .heads = 4, .kv_heads = 2, .q_len = 130, .kv_len = 300};
   options.kv_lens = true;

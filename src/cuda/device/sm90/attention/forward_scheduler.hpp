@@ -216,6 +216,8 @@ class TileFinder {
 
   __device__ __forceinline__ void find_kv_tiles(AttentionTile& tile) const {
     tile.kv_head = tile.head / a_.group;
+    // Without queries there is no row of scores to read.
+    if (C.lengths && (C.visible || C.bias != DType::kNone) && tile.q_len == 0) tile.kv_len = 0;
     const int32_t tiles = 1 + tile.number % C.cluster;  // to the end of the cluster's rows
     internal::cuda::find_kv_tiles<C>(tile, min(tile.query + tiles * queries(), tile.q_len) - 1);
     if constexpr (C.skips_masked_tiles()) {
