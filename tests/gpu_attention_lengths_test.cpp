@@ -486,6 +486,27 @@ TEST_F(GpuLengths, OneQueryOrKeyOfARepeatedBias) {
     }
 }
 
+// Nothing of the execution before is left in the gradients.
+TEST_F(GpuLengths, NoQueriesAfterSome) {
+  for (const int64_t dim : {64, 128, 256})
+    for (const bool deterministic : {true, false}) {
+      SCOPED_TRACE(testing::Message() << "dim " << dim << ", deterministic " << deterministic);
+      AttentionOptions o{.dtype = bf16, .batch = 3, .heads = 8, .kv_heads = 2};
+      o.q_len = 5;
+      o.kv_len = 700;
+      o.head_dim = dim;
+      o.deterministic = deterministic;
+      o.max_lengths = o.backward = true;
+      PlanForMore plan(context(), o);
+      for (const int64_t q_len : {5, 0, 0, 5, 0}) {
+        plan.execute(q_len, o.kv_len);
+        if (q_len > 0) continue;
+        for (const std::vector<float>& each : {plan.grad_key(), plan.grad_value()})
+          EXPECT_EQ(std::count(each.begin(), each.end(), 0.0f), std::ssize(each));
+      }
+    }
+}
+
 // Rows of scores lie so far apart that there is no memory before the first one.
 TEST_F(GpuLengths, NoScoresBeforeTheFirst) {
   constexpr int64_t kBatch = 3, kQueries = 2, kKeys = 300;

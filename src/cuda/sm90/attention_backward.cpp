@@ -415,13 +415,16 @@ Status Sm90AttentionBackward::backward(const AttentionBackward& tensors, std::by
   const bool products_wanted = tensors.grad_query.present() || tensors.grad_key.present() ||
                                tensors.grad_value.present() || bias_with_tiles;
   const Launch by_rows{.blocks = blocks_of_queries(arguments), .threads = kRowThreads};
+  // Counters are cleared even if this execution of a plan for more has no queries.
+  Launch prepare = by_rows;
+  if (by_rows.blocks == 0 && blocks_of_queries(fixed_) > 0) prepare.blocks = rows.q_blocks = 1;
   const Launch products{
       .blocks = int64_t{arguments.batch_heads} * arguments.k_tiles * arguments.leaves.count
                 << arguments.cluster_log2,
       .threads = config_.threads(),
       .cluster = 1 << arguments.cluster_log2,
       .shared_bytes = config_.shared_bytes()};
-  Status status = gpu_.launch(kernels_[0], by_rows, &rows, stream);
+  Status status = gpu_.launch(kernels_[0], prepare, &rows, stream);
   if (status.ok() && bias_kernel) {
     bias_tiles.split_sums = reinterpret_cast<float*>(workspace + layout_.split_sums);
     // Its tiles may have more keys than those of the products.
