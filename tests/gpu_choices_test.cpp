@@ -13,6 +13,7 @@
 #include "collective/sliced_product.hpp"
 #include "cuda/attention/arguments.hpp"
 #include "cuda/matmul/parts.hpp"
+#include "cuda/portable/attention.hpp"
 #include "cuda/runtime/kernel_name.hpp"
 #include "cuda/sm90/attention.hpp"
 #include "cuda/sm90/attention_backward.hpp"
@@ -144,6 +145,30 @@ TEST(AttentionKernels, RefuseWithASentence) {
   EXPECT_TRUE(refused([](AttentionProblem& p) { p.total_q = int64_t{1} << 29; }));
   facts.major = 8;
   EXPECT_FALSE(cuda::refuse_attention(good, facts).empty());
+}
+
+// Rows of splits count in 31 bits, though there are fewer tiles.
+TEST(AttentionKernels, CombineSplitsOfFewerRowsThan31BitsCount) {
+  cuda::GpuFacts facts;
+  facts.major = 9;
+  for (const DType dtype : {DType::kBF16, DType::kF32, DType::kF64}) {
+    AttentionProblem problem = forward_problem(1024);
+    problem.dtype = dtype;
+    problem.heads = 64;
+    problem.kv_heads = problem.head_dim = problem.value_dim = 1;
+    problem.q_len = 33;
+    problem.batch = int64_t{1} << 19;
+    EXPECT_EQ(cuda::refuse_portable_attention(problem, facts), "");
+    problem.batch *= 2;
+    EXPECT_NE(cuda::refuse_portable_attention(problem, facts).find("splits of the keys"),
+              std::string::npos);
+    problem.num_splits = 1;
+    EXPECT_EQ(cuda::refuse_portable_attention(problem, facts), "");
+    problem.num_splits = 0;
+    problem.batch /= 2;
+    problem.value_dim = 33;
+    EXPECT_NE(cuda::refuse_portable_attention(problem, facts), "");
+  }
 }
 
 // Beyond 256: forward of many queries, with lengths and masks of a range.

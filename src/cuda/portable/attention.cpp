@@ -58,6 +58,16 @@ int64_t most_blocks(const AttentionProblem& problem) {
   return max(blocks_of(packed, config), portable_attention_planes(packed, config).blocks());
 }
 
+// Rows of 32 columns that the splits of the keys are combined in, each by a warp; 0 without splits.
+int64_t rows_of_splits(const AttentionProblem& problem) {
+  const AttentionProblem packed = pack_gqa(problem);
+  const bool split = problem.dtype == DType::kF64 ? choose_float64_attention(packed).split
+                                                  : choose_portable_attention(packed).split;
+  if (!split) return 0;
+  return problem.heads * (problem.ragged ? problem.total_q : problem.batch * problem.q_len) *
+         ceil_div(problem.value_dim, int64_t{32});
+}
+
 // Heads of a group as rows.
 Tensor pack_rows(Tensor tensor, int64_t group) {
   if (!tensor.present()) return tensor;
@@ -140,6 +150,9 @@ std::string refuse_portable_attention(const AttentionProblem& problem, const Gpu
   if (max(problem.batch * problem.heads, most_blocks(problem)) > kMostBlocks)
     return concatenate("made for up to ", kMostBlocks, " tiles of queries in all heads, got batch ",
                        problem.batch, ", heads ", problem.heads, " and q_len ", problem.q_len);
+  if (const int64_t rows = rows_of_splits(problem); rows > kMostBlocks)
+    return concatenate("made for splits of the keys with up to ", kMostBlocks,
+                       " rows of 32 columns in all heads, got ", rows, "; set num_splits to 1");
   return "";
 }
 

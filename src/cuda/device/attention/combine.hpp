@@ -11,6 +11,8 @@
 // the keys alone: a row's result does not depend on the other rows of the batch. Blocks are small,
 // so that they can be resident together with those of the kernels before and after.
 //
+// Limits: rows of all heads, times vectors of 32 columns, count in 31 bits.
+//
 // In float32 and float64 L has a factor beside it: roundings of L would be seen.
 #pragma once
 
