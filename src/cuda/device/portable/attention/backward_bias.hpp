@@ -47,12 +47,12 @@ class BiasGradient : QuerySums<C> {
   __device__ __forceinline__ void clear_skipped() const {
     constexpr int kEights = C.block_rows() / 8;
     const int before = min(own_.first * C.columns, own_.q_len), end = own_.end * C.columns;
-    const int count = before + max(own_.q_len - end, 0);
+    const int64_t count = before + max(own_.q_len - end, 0);
 #pragma unroll 1
     for (int head = own_.head; head < own_.head + a_.group; ++head)
 #pragma unroll 1
-      for (int i = 32 * warp_ + lane_; i < count * kEights; i += C.threads()) {
-        const int row = i / kEights, key = i % kEights * 8;
+      for (int64_t i = 32 * warp_ + lane_; i < count * kEights; i += C.threads()) {
+        const int row = static_cast<int>(i / kEights), key = static_cast<int>(i % kEights) * 8;
         const int query = row < before ? row : row - before + end;
         store_vector(at(head, query, key), query, key, {});
       }
