@@ -22,9 +22,10 @@ extern "C" {
 /** Writes {0, l0, l0 + l1, ...}, the cumulative lengths of a batch.
  * lengths: int32 or int64 [batch], the rows of each sequence; or bool or uint8 [batch, longest],
  * where true marks the rows that count: each sequence's rows come first, padding after them.
- * cu_seqlens: int32 or int64 [batch + 1], of the same device. No length may be above `longest`, and
- * their sum not above `total`: on a CPU that is INVALID_ARGUMENT; on a GPU, whose numbers the host
- * does not read, lengths and sums are cut to it. Errors: DEVICE_ERROR.
+ * cu_seqlens: int32 or int64 [batch + 1], of the same device. No length may be above `longest`,
+ * their sum not above `total`, and no row may count after one that does not: on a CPU that is
+ * INVALID_ARGUMENT; on a GPU, whose numbers the host does not read, lengths and sums are cut, and a
+ * sequence ends at its first row that does not count. Errors: DEVICE_ERROR.
  * \snippet operations.c ragged */
 PERSEID_API perseid_status perseid_ragged_lengths(perseid_context_t context,
                                                   const DLTensor* lengths, int64_t longest,

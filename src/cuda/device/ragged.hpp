@@ -115,25 +115,26 @@ __device__ __forceinline__ int64_t sum_up_to(int64_t value, int lane) {
   return value;
 }
 
-// How many rows of each sequence count: into cu_seqlens[1 + sequence]. A block a sequence.
+// How many rows of each sequence count, up to the first one that does not: into
+// cu_seqlens[1 + sequence]. A block a sequence.
 __global__ void __launch_bounds__(kRaggedThreads)
     count_ragged_rows(const __grid_constant__ RaggedLengthsArguments arguments) {
   ptx::wait_for_prerequisites();
   const Tensor& mask = arguments.lengths;
   const int64_t sequence = blockIdx.x;
-  int64_t counted = 0;
-  for (int64_t i = threadIdx.x; i < arguments.longest; i += kRaggedThreads)
-    counted += mask.as<uint8_t>()[sequence * mask.stride[0] + i * mask.stride[1]] != 0;
+  int64_t end = arguments.longest;
+  for (int64_t i = threadIdx.x; i < end; i += kRaggedThreads)
+    if (mask.as<uint8_t>()[sequence * mask.stride[0] + i * mask.stride[1]] == 0) end = i;
+#pragma unroll
+  for (int distance = 16; distance > 0; distance /= 2)
+    end = min(end, __shfl_xor_sync(0xffffffffu, end, distance));
   __shared__ int64_t of_warp[kRaggedThreads / 32];
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  counted = sum_up_to(counted, lane);
-  if (lane == 31) of_warp[threadIdx.x / 32] = counted;
+  if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = end;
   __syncthreads();
   if (threadIdx.x != 0) return;
-  int64_t sum = 0;
 #pragma unroll
-  for (const int64_t each : of_warp) sum += each;
-  write_length(arguments.cu_seqlens, 1 + sequence, sum);
+  for (const int64_t each : of_warp) end = min(end, each);
+  write_length(arguments.cu_seqlens, 1 + sequence, end);
 }
 
 // Sums, by one block. Lengths may be cu_seqlens from its second number on: each is read before it
