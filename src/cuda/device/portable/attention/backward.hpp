@@ -6,14 +6,14 @@
 //   dV = P^T dO      dP = dO V^T      dS = P (dP - delta)
 //   dQ = scale dS K                   dK = scale dS^T Q
 //
-// Launches: portable_attention_backward_prepare (delta and lse, backward_prepare.hpp), and one of
-// portable_attention_backward for each of GradientsOf: a block sums its gradients alone, so that
-// every one is deterministic and nothing is summed in memory. dQ costs two products more than if it
-// were summed beside dK and dV.
+// Launches, of portable_attention_: backward_prepare (delta and lse), planes of float32, backward
+// for each of GradientsOf, and if C.adds_queries backward_finish. A block sums dK and dV, or dBias,
+// alone. By default blocks of kKeys up to dim 128 also add dQ to sums in memory, in any order,
+// which backward_finish rounds. Otherwise blocks of kQueries sum dQ, with two products more.
 //
-// Warps. A block has a tile of rows: keys, for dK and dV, or queries, for dQ. Each of its four
-// warps has 16 or 32 of them. It iterates over tiles of columns, the other side. A warp's scores S
-// and products E = dP, and its gradients, are in registers; W and dS are left operands as they are.
+// Warps. A block has a tile of rows: keys, for dK and dV, or queries, for dQ; a warp, or two, 16 or
+// 32 of them. It iterates over tiles of columns, the other side. A warp's scores S and products
+// E = dP, and its gradients, are in registers; W and dS are left operands as they are.
 //
 //   kKeys                            kQueries, kBias
 //   S = K Q^T       E = V dO^T       S = Q K^T    E = dO V^T       `first` tensor, `second` tensor
@@ -22,14 +22,14 @@
 // Pipeline, a step: 1 wait for the copies of its columns, 2 barrier, 3 copy the next columns to the
 // other stage, 4 compute. The barrier shows every thread what others have copied, and says that all
 // warps are done with the stage that 3 fills. Warps skip 4 where their rows see no column. Where
-// dims are cut, or both sides change (kBias), each step loads chunks of both and waits for each.
+// dims are cut, or both sides change (kBias), each step loads chunks of both and waits for each. If
+// C.unaligned(), mbarriers take the place of the barrier (unaligned_steps).
 //
 // Raster order. The longest tiles come first, heads in sections that fit into the L2 cache
 // (raster_order.hpp). Ragged batches: padded positions of blocks (attention/sequence.hpp).
 //
-// float32 is multiplied as planes of f16 (planes.hpp, backward_planes.hpp), which a launch before
-// writes. Rows that depend on what planes do not hold get a fixup, of dBias elements. float64 is
-// multiplied by pairs of warps (backward_pairs.hpp).
+// float32 is multiplied as planes of f16 (planes.hpp, backward_planes.hpp). Rows that depend on
+// what planes do not hold get a fixup, of dBias elements. float64 has backward_pairs.hpp.
 //
 // Hidden values that are not finite: 0 times NaN is NaN. If gradients of the block tell of such a
 // value, it computes its tile once more, and each thread clears the non-finite elements of the

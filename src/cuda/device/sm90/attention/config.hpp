@@ -172,9 +172,9 @@ struct AttentionForwardConfig {
   // Whether the partial Q tile of a head is its first one, since later rows see more keys. Whole
   // consumers are before the first query.
   constexpr bool partial_tile_first() const { return right && consumers > 2; }
+  static constexpr bool any_first_row() { return false; }  // as in PortableForwardConfig
   // Whether consumers load what belongs to the keys of an unmasked KV tile, so that they must know
   // which one a slot stands for (kv_tile_of).
-  static constexpr bool any_first_row() { return false; }  // as in PortableForwardConfig
   constexpr bool consumers_know_tiles() const {
     return async && (visible || dropout || (bias != DType::kNone && bias_stages == 0));
   }
