@@ -26,8 +26,8 @@ AttentionForwardConfig choose_attention_forward(const AttentionProblem& problem)
 std::vector<std::string> attention_forward_kernels(const AttentionForwardConfig& config);
 inline constexpr const char* kAttentionForwardHeader = "cuda/device/sm90/attention/forward.hpp";
 
-// Sets all that follows from the lengths, but how heads are packed and where keys are split: those
-// of the plan hold for shorter tensors, too.
+// Sets what follows from the lengths, but not how heads are packed and where keys are split: shorter
+// tensors have those of the plan.
 void set_attention_lengths(const AttentionProblem& problem, const AttentionForwardConfig& config,
                            AttentionForwardArguments* arguments);
 

@@ -73,13 +73,13 @@ class Reference {
       const bool left_out = row.query >= row.sequence.q_len;  // by q_lens
       if (row.query >= end) return;
       const ReferenceSums sums = left_out ? ReferenceSums{minus_infinity(), 0, 0} : sums_of(row);
-      const auto weigh = [&](int64_t key) {
+      const auto weight_at = [&](int64_t key) {
         const Cell cell = cell_of(row, key, sums);
         return Weight{cell.seen, cell.dropped};
       };
       const int64_t to = offset_of(t_.out, row.batch, row.head, row.position());
       add_up(
-          row.keys.begin, left_out ? row.keys.begin : row.keys.end, p_.value_dim, weigh,
+          row.keys.begin, left_out ? row.keys.begin : row.keys.end, p_.value_dim, weight_at,
           [&](int64_t key) { return value_row(row, key); },
           [&](int64_t column, double sum) {
             store_or_add(false, t_.out, to + column * last_stride(t_.out), sum);
@@ -110,13 +110,13 @@ class Reference {
         if (threadIdx.x == 0) sums_[sums_index(row)] = sums;
       }
       if (!t_.grad_query.present()) return;
-      const auto weigh = [&](int64_t key) {
+      const auto weight_at = [&](int64_t key) {
         const Cell cell = cell_of(row, key, sums);
         return Weight{cell.seen, cell.grad_product};
       };
       const int64_t to = offset_of(t_.grad_query, row.batch, row.head, row.position());
       add_up(
-          row.keys.begin, left_out ? row.keys.begin : row.keys.end, p_.head_dim, weigh,
+          row.keys.begin, left_out ? row.keys.begin : row.keys.end, p_.head_dim, weight_at,
           [&](int64_t key) { return key_row(row, key); },
           [&](int64_t column, double sum) {
             store_or_add(p_.accumulate_query, t_.grad_query,
@@ -142,14 +142,14 @@ class Reference {
                               const auto& number, const auto& vector_of) {
         if (!gradient.present()) return;
         const int64_t to = offset_of(gradient, batch, kv_head, sequence.kv_begin + key);
-        const auto weigh = [&](int64_t i) {
+        const auto weight_at = [&](int64_t i) {
           const Row row = row_of(i);
           const bool within = key >= row.keys.begin && key < row.keys.end;
           const Cell cell = within ? cell_of(row, key, sums_[sums_index(row)]) : Cell{};
           return Weight{cell.seen, number(cell)};
         };
         add_up(
-            0, queries, dim, weigh, [&](int64_t i) { return vector_of(row_of(i)); },
+            0, queries, dim, weight_at, [&](int64_t i) { return vector_of(row_of(i)); },
             [&](int64_t column, double sum) {
               store_or_add(add, gradient, to + column * last_stride(gradient), factor * sum);
             });
@@ -391,17 +391,18 @@ class Reference {
     __syncthreads();
     return shared_.number[0];
   }
-  // store(column, sum of weigh(i) * vector_of(i)[column] over i of [begin, end)) for all columns.
-  template <class Weigh, class VectorOf, class Store>
+  // store(column, sum of weight_at(i) * vector_of(i)[column] over i of [begin, end)) for all
+  // columns.
+  template <class WeightAt, class VectorOf, class Store>
   __device__ __forceinline__ void add_up(int64_t begin, int64_t end, int64_t columns,
-                                         const Weigh& weigh, const VectorOf& vector_of,
+                                         const WeightAt& weight_at, const VectorOf& vector_of,
                                          const Store& store) {
     for (int64_t first = 0; first < columns; first += kThreads) {
       const int64_t column = first + thread();
       double sum = 0;
       for (int64_t chunk = begin; chunk < end; chunk += kThreads) {
         const int64_t own = chunk + thread();
-        const Weight weight = own < end ? weigh(own) : Weight{};
+        const Weight weight = own < end ? weight_at(own) : Weight{};
         __syncthreads();
         shared_.number[threadIdx.x] = weight.number;
         shared_.seen[threadIdx.x] = weight.seen;

@@ -191,8 +191,9 @@ class PortableBackwardScores {
   }
   // The same as compute() without masks and extras, in two parts: scores to weights, with lse of
   // every eight columns; and dP to dS, with delta.
-  __device__ __forceinline__ void weigh(const float2 (&lse)[kCount / 4], const ScoreBias<C>& bias,
-                                        Real (&scores)[kCount]) const {
+  __device__ __forceinline__ void compute_weights(const float2 (&lse)[kCount / 4],
+                                                  const ScoreBias<C>& bias,
+                                                  Real (&scores)[kCount]) const {
 #pragma unroll
     for (int x = 0; x < kCount; ++x) {
       Real addend = -(x % 2 == 0 ? lse[x / 4].x : lse[x / 4].y);

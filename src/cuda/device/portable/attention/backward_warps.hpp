@@ -245,7 +245,7 @@ class PortableBackwardWarps : protected PortableBackwardBlock<C> {
     multiply_first(columns, scores);
     load(lse, statistics);
 #pragma unroll
-    for (int i = 0; i < kTiles; ++i) chain.weigh(lse, bias_of(i), scores[i]);
+    for (int i = 0; i < kTiles; ++i) chain.compute_weights(lse, bias_of(i), scores[i]);
     multiply_second(columns, products);
     load(delta, statistics + C.columns);
 #pragma unroll

@@ -144,7 +144,7 @@ class ForwardEpilogue {
     }
   }
 
-  // Mends the warp's rows in the listed tiles, after the results of the second pass were stored.
+  // Fixes up the warp's rows in the listed tiles, after the results of the second pass were stored.
   __device__ __forceinline__ void fixup() const {
     for (int number = shared_.nonfinite_list(); number < a_.tiles;
          number = a_.nonfinite_next[number]) {
