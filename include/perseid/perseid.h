@@ -314,12 +314,12 @@ typedef struct perseid_attention_backward_args {
 PERSEID_API perseid_status perseid_attention_plan_create(perseid_context_t context,
                                                          const perseid_attention_desc* desc,
                                                          perseid_plan_t* plan);
-/** Writes out, and lse where given. Rows of packed tensors past the last cumulative length are
- * neither read nor written. Strides are any (0 repeats an input). On a GPU those of query, key,
- * value, out and their gradients are best with contiguous rows of head_dim or value_dim, and with
- * addresses and other strides that are multiples of 16 bytes and not negative: others are for
- * slower kernels, which the first such call loads or compiles, and is UNSUPPORTED on a stream that
- * is being captured. Lengths in a GPU's memory are cut to the tensors' room. Errors:
+/** Writes out, and lse where given. Rows of packed tensors past the last cumulative length are not
+ * written, and no result depends on them. Strides are any (0 repeats an input). On a GPU those of
+ * query, key, value, out and their gradients are best with contiguous rows of head_dim or
+ * value_dim, and with addresses and other strides that are multiples of 16 bytes and not negative:
+ * others are for slower kernels, which the first such call loads or compiles, and is UNSUPPORTED on
+ * a stream that is being captured. Lengths in a GPU's memory are cut to the tensors' room. Errors:
  * WORKSPACE_TOO_SMALL, UNSUPPORTED, DEVICE_ERROR.
  * \snippet operations.c attention_forward */
 PERSEID_API perseid_status perseid_attention_forward(perseid_plan_t plan,
