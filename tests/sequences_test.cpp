@@ -66,6 +66,12 @@ void check(const std::vector<int64_t>& q_lens, const std::vector<int64_t>& kv_le
     lse.emplace_back(static_cast<size_t>(kHeads * length));
     lse_tensors.emplace_back(lse.back().data(), Dims{kHeads, length});
   }
+  std::vector<std::vector<float>> grad_lse;
+  std::vector<Tensor> grad_lse_tensors;
+  for (const int64_t length : q_lens) {
+    grad_lse.push_back(numbers(kHeads * length, static_cast<uint32_t>(80 + grad_lse.size())));
+    grad_lse_tensors.emplace_back(grad_lse.back().data(), Dims{kHeads, length});
+  }
   SequenceAttention attention(context, options, q_lens, kv_lens);
   attention.forward(nullptr, {.query = query.tensors,
                               .key = key.tensors,
@@ -75,7 +81,8 @@ void check(const std::vector<int64_t>& q_lens, const std::vector<int64_t>& kv_le
   attention.backward(nullptr, {.grad_out = grad_out.tensors,
                                .grad_query = grad_query.tensors,
                                .grad_key = grad_key.tensors,
-                               .grad_value = grad_value.tensors});
+                               .grad_value = grad_value.tensors,
+                               .grad_lse = grad_lse_tensors});
 
   const auto own = [](const List& like, size_t i) {
     return std::vector<float>(like.memory[i].size());
@@ -106,6 +113,7 @@ void check(const std::vector<int64_t>& q_lens, const std::vector<int64_t>& kv_le
                   .out = as(out, o),
                   .lse = logs,
                   .grad_out = grad_out.batch(i),
+                  .grad_lse = Tensor(grad_lse[i].data(), {1, kHeads, q_lens[i]}),
                   .grad_query = as(grad_query, dq),
                   .grad_key = as(grad_key, dk),
                   .grad_value = as(grad_value, dv)},
@@ -123,6 +131,37 @@ TEST(SequenceAttention, IsThatOfEachSequence) {
     check({3, 0, 70, 1}, {5, 4, 90, 0}, {}, spread);
     check({33, 1, 20}, {33, 8, 20}, causal_bottom_right(), spread);
     check({0}, {0}, {}, spread);
+  }
+}
+
+// Numbers of dropout in memory are read by each execution, those of seed and offset not.
+TEST(SequenceAttention, DrawsTheNumbersInMemory) {
+  const Context context = Context::cpu(1);
+  const std::vector<int64_t> lengths = {40, 3};
+  SequenceAttention attention(context,
+                              {.heads = kHeads, .head_dim = kDim, .dropout = 0.5, .backward = true},
+                              lengths, lengths);
+  const List query(lengths, kHeads, kDim, 1, false), out(lengths, kHeads, kDim, 2, false);
+  const List grad_value(lengths, kHeads, kDim, 3, false);
+  uint64_t drawn[] = {0, 0};
+  const auto results = [&](uint64_t seed, uint64_t offset, const uint64_t* rng) {
+    attention.forward(nullptr, {.query = query.tensors,
+                                .key = query.tensors,
+                                .value = query.tensors,
+                                .out = out.tensors,
+                                .seed = seed,
+                                .offset = offset,
+                                .rng = rng});
+    attention.backward(nullptr, {.grad_out = query.tensors, .grad_value = grad_value.tensors});
+    return std::pair(out.memory, grad_value.memory);
+  };
+  const auto first = results(7, 5, nullptr), second = results(8, 5, nullptr);
+  EXPECT_NE(first.first, second.first);
+  EXPECT_NE(first.second, second.second);
+  for (const uint64_t seed : {7, 8}) {
+    drawn[0] = seed;
+    drawn[1] = 5;
+    EXPECT_EQ(results(1, 2, drawn), seed == 7 ? first : second);
   }
 }
 

@@ -28,6 +28,7 @@ struct SequencesForward {
   Tensor visible = {};                 ///< as in AttentionForward
   uint64_t seed = 0;                   ///< of dropout
   uint64_t offset = 0;                 ///< of dropout, below 2^32
+  const uint64_t* rng = nullptr;       ///< as in AttentionForward
 };
 /// The tensors of SequenceAttention::backward, one of each for every sequence.
 struct SequencesBackward {
@@ -36,6 +37,7 @@ struct SequencesBackward {
   std::span<const Tensor> grad_key = {};    ///< as key; empty: not wanted
   std::span<const Tensor> grad_value = {};  ///< as value; empty: not wanted
   Tensor grad_bias = {};                    ///< as in AttentionBackward
+  std::span<const Tensor> grad_lse = {};    ///< empty, or as lse
 };
 
 /// Attention over sequences whose tensors are not packed; any strides. It owns the packed tensors,
@@ -66,6 +68,7 @@ class SequenceAttention {
     grad_query_ = Packed(context, options_, queries(options_.heads, options_.head_dim));
     grad_key_ = Packed(context, options_, keys(options_.head_dim));
     grad_value_ = Packed(context, options_, keys(value_dim()));
+    grad_lse_ = Packed(context, statistics_type(), {options_.heads, options_.total_q});
   }
 
   /// Writes out, and lse where given, of every sequence.
@@ -74,7 +77,7 @@ class SequenceAttention {
     pack(with.query, q_begin_, query_.tensor, stream);
     pack(with.key, kv_begin_, key_.tensor, stream);
     pack(with.value, kv_begin_, value_.tensor, stream);
-    last_ = {with.bias, with.visible, with.seed, with.offset};
+    last_ = {with.bias, with.visible, with.seed, with.offset, with.rng};
     plan_.forward(stream,
                   {.query = query_.tensor,
                    .key = key_.tensor,
@@ -86,18 +89,20 @@ class SequenceAttention {
                    .out = out_.tensor,
                    .lse = lse_.tensor,
                    .seed = with.seed,
-                   .offset = with.offset},
+                   .offset = with.offset,
+                   .rng = with.rng},
                   {workspace_});
     unpack(out_.tensor, q_begin_, with.out, stream);
     if (with.lse.empty()) return;
-    std::vector<Tensor> rows;  // [queries, heads]
-    for (const Tensor& each : with.lse) rows.push_back(each.transposed());
-    unpack(lse_.tensor.transposed(), q_begin_, rows, stream);
+    unpack(lse_.tensor.transposed(), q_begin_, rows_of(with.lse), stream);
   }
-  /// Writes the gradients that are given, of the last forward. Its bias and visible are read again.
+  /// Writes the gradients that are given, of the last forward. Its bias, visible and rng are read
+  /// again.
   /// \snippet snippets.cpp sequences
   void backward(Stream stream, const SequencesBackward& with) {
     pack(with.grad_out, q_begin_, grad_out_.tensor, stream);
+    if (!with.grad_lse.empty())
+      pack(rows_of(with.grad_lse), q_begin_, grad_lse_.tensor.transposed(), stream);
     const auto wanted = [](std::span<const Tensor> list, const Packed& packed) {
       return list.empty() ? Tensor() : packed.tensor;
     };
@@ -112,12 +117,14 @@ class SequenceAttention {
                     .out = out_.tensor,
                     .lse = lse_.tensor,
                     .grad_out = grad_out_.tensor,
+                    .grad_lse = wanted(with.grad_lse, grad_lse_),
                     .grad_query = wanted(with.grad_query, grad_query_),
                     .grad_key = wanted(with.grad_key, grad_key_),
                     .grad_value = wanted(with.grad_value, grad_value_),
                     .grad_bias = with.grad_bias,
                     .seed = last_.seed,
-                    .offset = last_.offset},
+                    .offset = last_.offset,
+                    .rng = last_.rng},
                    {workspace_});
     unpack(grad_query_.tensor, q_begin_, with.grad_query, stream);
     unpack(grad_key_.tensor, kv_begin_, with.grad_key, stream);
@@ -220,6 +227,12 @@ class SequenceAttention {
       use(packed.slice(0, begin[i], begin[i + 1]), as_batch(list[i]), own_lengths(begin, i));
     }
   }
+  // [heads, queries] as [queries, heads].
+  static std::vector<Tensor> rows_of(std::span<const Tensor> list) {
+    std::vector<Tensor> rows;
+    for (const Tensor& each : list) rows.push_back(each.transposed());
+    return rows;
+  }
   static Tensor as_batch(const Tensor& tensor) {
     std::vector<int64_t> shape = {1}, strides = {0};
     for (int32_t d = 0; d < tensor.ndim(); ++d) {
@@ -249,10 +262,12 @@ class SequenceAttention {
   AttentionOptions options_;
   Attention plan_;
   Memory lengths_, workspace_;
-  Packed query_, key_, value_, out_, lse_, grad_out_, grad_query_, grad_key_, grad_value_;
+  Packed query_, key_, value_, out_, lse_, grad_out_, grad_query_, grad_key_, grad_value_,
+      grad_lse_;
   struct {
     Tensor bias, visible;
     uint64_t seed = 0, offset = 0;
+    const uint64_t* rng = nullptr;
   } last_;  // of the last forward, for backward
 };
 
