@@ -22,7 +22,7 @@ bool has_bounds(const AttentionProblem& problem) {
 // For cuda:sm90 the rows of a rank, or of a piece, begin at a multiple of so many.
 int64_t unit_of_rows(const AttentionProblem& problem) {
   if (has_bounds(problem)) return cuda::kPieceUnit;
-  return problem.dropout > 0 ? kDropoutTileRows : 1;
+  return cuda::has_dropout(problem) ? kDropoutTileRows : 1;
 }
 
 // Why cuda:sm90 does not take the queries of all ranks; "" where it does.

@@ -94,7 +94,7 @@ std::string refuse_shard(const AttentionProblem& problem, bool any_first_row) {
   const QueryRows& rows = problem.rows;
   if (rows.all()) return "";
   if (const int64_t first = rows.position(0, problem.q_len);
-      !any_first_row && problem.dropout > 0 && first % kDropoutTileRows != 0)
+      !any_first_row && has_dropout(problem) && first % kDropoutTileRows != 0)
     return concatenate("made for a rank whose rows begin at a multiple of ", kDropoutTileRows,
                        ", with dropout, got ", first);
   if (rows.length(problem.q_len) > kLongest)
@@ -108,7 +108,7 @@ bool counts_whole_rows(const AttentionProblem& problem) {
   const bool canonical = problem.rows.canonical;
   if (problem.rows.all() && !canonical) return false;
   const bool pieces = canonical ? problem.ragged : problem.rows.pieces_before > 0;
-  return dropout_threshold(problem.dropout) < 256 || (pieces && (problem.bias || problem.visible));
+  return has_dropout(problem) || (pieces && (problem.bias || problem.visible));
 }
 
 Tensor with_batch(const Tensor& tensor) {
@@ -130,6 +130,15 @@ Tensor with_element(const Tensor& tensor) {
   numbers.shape[numbers.rank] = numbers.stride[numbers.rank] = 1;
   ++numbers.rank;
   return with_batch(numbers);
+}
+
+bool has_aligned_rows(const Tensor& tensor, int64_t elements) {
+  const Tensor rows = with_batch(tensor);
+  const auto bytes = static_cast<size_t>(elements * size_of(rows.dtype));
+  bool aligned = reinterpret_cast<uintptr_t>(rows.data) % bytes == 0 && rows.stride[3] == 1;
+  for (int d = 0; d < 3; ++d)
+    aligned = aligned && (rows.shape[d] <= 1 || rows.stride[d] % elements == 0);
+  return aligned;
 }
 
 RowsInMemory rows_in_memory(const Tensor& tensor) {

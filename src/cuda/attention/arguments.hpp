@@ -29,6 +29,19 @@ inline bool has_lengths(const AttentionProblem& problem) {
 inline bool has_ragged_pieces(const AttentionProblem& problem) {
   return problem.ragged && !problem.rows.all();
 }
+// Whether dropout drops anything: its probability counts in 1/256.
+inline bool has_dropout(const AttentionProblem& problem) {
+  return dropout_threshold(problem.dropout) < 256;
+}
+// Whether query heads that share a key head are not packed into the rows of a tile: bias, mask and
+// dropout differ between them, and in canonical order every rank takes the kernel of all rows.
+inline bool keeps_heads_apart(const AttentionProblem& problem) {
+  return problem.bias || problem.visible || has_dropout(problem) || problem.rows.canonical;
+}
+// The most heads in the rows of a tile, 2^kMaxPackGqa; the most queries whose keys are split, and
+// the most splits.
+inline constexpr int kMaxPackGqa = 4;
+inline constexpr int64_t kFewRows = 64, kMaxSplits = 256;
 // Tiles of so many rows of queries or keys of a head; ragged: padded positions in all sequences.
 int64_t tiles_of(const AttentionProblem& problem, bool of_keys, int64_t rows);
 // Query or key heads of all entries in memory.
@@ -51,6 +64,8 @@ Tensor with_batch(const Tensor& tensor);
 // lse or its gradient, [batch, heads, q_len] or ragged, with rows of one element.
 Tensor with_element(const Tensor& tensor);
 RowsInMemory rows_in_memory(const Tensor& tensor);
+// Whether rows are contiguous, and begin at a multiple of so many elements.
+bool has_aligned_rows(const Tensor& tensor, int64_t elements);
 
 // The arguments that the problem determines; bind() adds the tensors of an execution.
 AttentionArguments arguments_of(const AttentionProblem& problem);

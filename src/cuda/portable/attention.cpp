@@ -11,7 +11,6 @@ namespace perseid::internal::cuda {
 namespace {
 
 constexpr int64_t kMostDim = 2048;  // fixups have a row of each tensor in registers
-constexpr int64_t kFewRows = 64;    // four warps of 16 rows
 
 // In canonical order a row has the kernel of many, however few a rank has.
 bool has_few_rows(const AttentionProblem& problem) {
@@ -20,14 +19,11 @@ bool has_few_rows(const AttentionProblem& problem) {
 
 // Packs several queries of few rows by 2^n heads, at most as many as fill 16 rows. (All heads of a
 // group of a single query are rows of a tensor, see pack_gqa.)
-constexpr int kMostPacked = 4;
 int pack_of(const AttentionProblem& problem) {
-  // Bias, mask and dropout differ between the heads of a group.
-  if (problem.bias || problem.visible || problem.ragged || problem.max_lengths ||
-      !problem.rows.all() || problem.rows.canonical || dropout_threshold(problem.dropout) < 256)
+  if (keeps_heads_apart(problem) || problem.ragged || problem.max_lengths || !problem.rows.all())
     return 0;
   int pack = 0;
-  while (pack < kMostPacked && problem.group() % (int64_t{2} << pack) == 0 &&
+  while (pack < kMaxPackGqa && problem.group() % (int64_t{2} << pack) == 0 &&
          problem.q_len << (pack + 1) <= kFewRows)
     ++pack;
   return pack;
@@ -36,7 +32,7 @@ int pack_of(const AttentionProblem& problem) {
 // Split-KV: more than kSplitKeys keys of few queries are split into parts of so many, of twice as
 // many where there are more than kManyKeys, else of half as many where heads are few, or longer
 // ones if there were more than kMaxSplits. The split does not depend on the batch.
-constexpr int64_t kSplitKeys = 512, kManyKeys = 4096, kMaxSplits = 256, kFewHeads = 16;
+constexpr int64_t kSplitKeys = 512, kManyKeys = 4096, kFewHeads = 16;
 
 int64_t split_tiles_of(const AttentionProblem& problem, const PortableForwardConfig& config) {
   return portable_split_tiles(problem, config.keys, pack_of(problem));
@@ -99,7 +95,7 @@ bool packs_gqa(const AttentionProblem& problem) {
       (!problem.bottom_right() && (problem.causal != Causal::kNone || problem.window_right >= 0));
   return problem.q_len == 1 && problem.group() > 1 && problem.group() <= kFewRows && !bounded &&
          !problem.ragged && !problem.q_lens && problem.rows.all() && !problem.rows.canonical &&
-         dropout_threshold(problem.dropout) == 256;
+         !has_dropout(problem);
 }
 AttentionProblem pack_gqa(const AttentionProblem& problem) {
   if (!packs_gqa(problem)) return problem;
@@ -121,14 +117,8 @@ AttentionForward pack_gqa(const AttentionProblem& problem, const AttentionForwar
 }
 
 bool has_vectors(const Tensor& tensor) {
-  constexpr int64_t kBytes = 16;
-  const Tensor rows = with_batch(tensor);
-  const int64_t elements = kBytes / size_of(tensor.dtype);
-  bool aligned = reinterpret_cast<uintptr_t>(rows.data) % kBytes == 0 &&
-                 rows.shape[3] % elements == 0 && rows.stride[3] == 1;
-  for (int d = 0; d < 3; ++d)
-    aligned = aligned && (rows.shape[d] <= 1 || rows.stride[d] % elements == 0);
-  return aligned;
+  const int64_t elements = 16 / size_of(tensor.dtype);
+  return has_aligned_rows(tensor, elements) && tensor.shape[tensor.rank - 1] % elements == 0;
 }
 
 std::string refuse_portable_attention(const AttentionProblem& problem, const GpuFacts& facts) {
@@ -164,7 +154,7 @@ PortableForwardConfig choose_portable_attention(const AttentionProblem& problem)
   config.scale_first = !(problem.scale > 0);
   config.lengths = has_lengths(problem);
   config.visible = problem.visible;
-  config.dropout = dropout_threshold(problem.dropout) < 256;
+  config.dropout = has_dropout(problem);
   config.sharded = counts_whole_rows(problem);
   config.bias = problem.bias ? problem.bias_dtype : DType::kNone;
   config.modifier = problem.modifier.kind;
@@ -293,7 +283,7 @@ bool bind_portable_attention(const AttentionForward& tensors, PortableForwardArg
   bind(tensors, arguments);
   bool vectors = true;
   if (tensors.out.dtype == DType::kF32) {
-    arguments->out_pairs = stores_pairs(tensors.out);
+    arguments->out_pairs = has_aligned_rows(tensors.out, 2);
     return true;
   }
   for (const Tensor* tensor : {&tensors.query, &tensors.key, &tensors.value, &tensors.out})

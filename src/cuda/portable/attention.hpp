@@ -15,8 +15,6 @@
 
 namespace perseid::internal::cuda {
 
-inline constexpr int64_t kMostBlocks = (int64_t{1} << 31) - 1;  // of a launch
-
 // Whether rows consist of vectors of 16 bytes.
 bool has_vectors(const Tensor& tensor);
 

@@ -172,7 +172,7 @@ PortableBackwardConfig choose_portable_attention_backward(const AttentionProblem
   config.value_dim = dim_of(problem.value_dim);
   config.lengths = has_lengths(problem);
   config.visible = problem.visible;
-  config.dropout = dropout_threshold(problem.dropout) < 256;
+  config.dropout = has_dropout(problem);
   config.sharded = counts_whole_rows(problem);
   config.f32_key_gradients =
       problem.f32_key_gradients && size_of(problem.dtype) == 2 && config.of_keys();

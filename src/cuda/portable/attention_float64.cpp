@@ -15,7 +15,7 @@ Float64ForwardConfig choose_float64_attention(const AttentionProblem& problem) {
   config.value_dim = static_cast<int>(round_up(max(problem.value_dim, int64_t{1}), 16));
   config.lengths = has_lengths(problem);
   config.visible = problem.visible;
-  config.dropout = dropout_threshold(problem.dropout) < 256;
+  config.dropout = has_dropout(problem);
   config.sharded = counts_whole_rows(problem);
   config.bias = problem.bias ? problem.bias_dtype : DType::kNone;
   config.modifier = problem.modifier.kind;

@@ -13,12 +13,6 @@ int64_t rows_of(const PairsOfRows& pairs, int64_t entries) {
 }
 
 // Whether rows of float32 are read 16 bytes at a time.
-bool has_vectors_of_float(const Tensor& rows) {
-  bool aligned = reinterpret_cast<uintptr_t>(rows.data) % 16 == 0 && rows.stride[3] == 1;
-  for (int d = 0; d < 3; ++d) aligned = aligned && (rows.shape[d] <= 1 || rows.stride[d] % 4 == 0);
-  return aligned;
-}
-
 void set_scale(double scale, double loss, PlanesOfRows* rows) {
   rows->scale = static_cast<float>(scale);
   rows->scale_rest = static_cast<float>(scale * (1 + loss) - double{rows->scale});
@@ -96,16 +90,8 @@ PlanesArguments AttentionPlanes::bind(const Tensor& query, const Tensor& key, co
 }
 
 void bind_rows(const Tensor& tensor, PlanesOfRows* to) {
-  const Tensor rows = with_batch(tensor);
-  to->from = rows_in_memory(rows);
-  to->vectors = has_vectors_of_float(rows);
-}
-
-bool stores_pairs(const Tensor& out) {
-  const Tensor rows = with_batch(out);
-  bool aligned = reinterpret_cast<uintptr_t>(rows.data) % 8 == 0 && rows.stride[3] == 1;
-  for (int d = 0; d < 3; ++d) aligned = aligned && (rows.shape[d] <= 1 || rows.stride[d] % 2 == 0);
-  return aligned;
+  to->from = rows_in_memory(with_batch(tensor));
+  to->vectors = has_aligned_rows(tensor, 4);
 }
 
 RowsInMemory rows_of_planes(const PairsOfRows& pairs, const PlanesOfRows& planes) {

@@ -49,8 +49,6 @@ class AttentionPlanes {
 
 // The rows of a tensor, and whether they are read 16 bytes at a time.
 void bind_rows(const Tensor& tensor, PlanesOfRows* rows);
-// Whether out, of float32, is stored two elements at a time.
-bool stores_pairs(const Tensor& out);
 // The planes as rows of 16-bit elements.
 RowsInMemory rows_of_planes(const PairsOfRows& pairs, const PlanesOfRows& planes);
 

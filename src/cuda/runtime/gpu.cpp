@@ -13,7 +13,6 @@ namespace perseid::internal::cuda {
 namespace {
 
 constexpr int32_t kOldestCapability = 80;
-constexpr int64_t kMostBlocks = 0x7fffffff;
 constexpr const char* kDeviceAdvice =
     "see what nvidia-smi and dmesg say of the GPU; a lost device needs a new process";
 

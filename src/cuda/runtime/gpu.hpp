@@ -30,6 +30,8 @@ struct KernelNames {
   std::vector<std::string> names;
 };
 
+inline constexpr int64_t kMostBlocks = (int64_t{1} << 31) - 1;  // of a launch
+
 struct Launch {
   int64_t blocks = 0;
   int32_t threads = 0;

@@ -74,17 +74,13 @@ constexpr int64_t kLargestWholeDim = 256, kLargestFloat32Dim = 128;
 
 // Split-KV: where one consumer holds all query rows, the keys are split into parts of kSplitKeys,
 // or longer ones if there were more than kMaxSplits. The split depends on kv_len alone.
-constexpr int64_t kSplitKeys = 1024, kMaxSplits = 256, kFewRows = 64;
+constexpr int64_t kSplitKeys = 1024;
 
-// Query heads are packed into the rows of a tile until it is full, at most 2^kMaxPackGqa of them.
-constexpr int kMaxPackGqa = 4;  // 2^4: a warp's 16 rows are stored at once
-
+// Query heads are packed into the rows of a tile until it is full, at most 2^kMaxPackGqa of them: a
+// warp's 16 rows are stored at once.
 int pack_gqa_of(const AttentionProblem& problem) {
   int pack = 0;
-  // Bias, mask and dropout differ between the heads of a group.
-  if (problem.bias || problem.visible || problem.dropout > 0 || problem.rows.canonical ||
-      has_ragged_pieces(problem))
-    return pack;
+  if (keeps_heads_apart(problem) || has_ragged_pieces(problem)) return pack;
   while (pack < kMaxPackGqa && problem.group() % (int64_t{2} << pack) == 0 &&
          problem.q_len << pack < kFewRows)
     ++pack;
@@ -141,7 +137,7 @@ std::string refuse_rows(const AttentionProblem& problem) {
     if (problem.rows.canonical)
       return "made in canonical order for sequences of one length, where ranks hold rows of each";
     // Those with q_lens are leaves of canonical order, which are left to the kernels of any GPU.
-    if (problem.bias || problem.visible || problem.dropout > 0 || problem.q_lens)
+    if (problem.bias || problem.visible || has_dropout(problem) || problem.q_lens)
       return "made for ragged batches over ranks without bias, visible, dropout and q_lens";
     return refuse_shard(problem, false);
   }
@@ -192,7 +188,7 @@ AttentionForwardConfig choose_attention_forward(const AttentionProblem& problem)
   }
   config.lengths = has_lengths(problem);
   config.visible = problem.visible;
-  config.dropout = dropout_threshold(problem.dropout) < 256;
+  config.dropout = has_dropout(problem);
   config.bias = problem.bias ? problem.bias_dtype : DType::kNone;
   config.modifier = problem.modifier.kind;
   config.async = problem.async();
@@ -282,7 +278,7 @@ std::string refuse_dims(const AttentionProblem& problem) {
   if (problem.q_len <= kFewRows)
     return concatenate("beyond dim ", kLargestWholeDim, " made for more than ", kFewRows,
                        " queries, got q_len ", problem.q_len);
-  if (problem.bias || problem.visible || problem.dropout > 0 || problem.async() ||
+  if (problem.bias || problem.visible || has_dropout(problem) || problem.async() ||
       problem.modifier.kind != ScoreModifierKind::kNone || !problem.rows.all())
     return concatenate("beyond dim ", kLargestWholeDim,
                        " made without bias, visible, dropout, score ",
@@ -484,7 +480,7 @@ Status Sm90Attention::forward(const AttentionForward& tensors, std::byte* worksp
   if (config.planes() == 2) {
     planes =
         planes_.bind(tensors.query, tensors.key, tensors.value, nullptr, workspace + layout.planes);
-    arguments.out_pairs = stores_pairs(tensors.out);
+    arguments.out_pairs = has_aligned_rows(tensors.out, 2);
     status = map_planes(tensors.query, &planes, &arguments);
   } else {
     status = map_tensors(config, tensors, &arguments);

@@ -69,7 +69,7 @@ AttentionBackwardConfig choose_attention_backward(const AttentionProblem& proble
   config.bias = problem.bias ? problem.bias_dtype : DType::kNone;
   config.modifier = problem.modifier.kind;
   // Operands that are read from memory for each score need registers, too.
-  config.dropout = dropout_threshold(problem.dropout) < 256;
+  config.dropout = has_dropout(problem);
   const bool busy = config.visible || (config.dropout && problem.bias) ||
                     config.modifier != ScoreModifierKind::kNone;
   const bool biased = config.bias != DType::kNone;

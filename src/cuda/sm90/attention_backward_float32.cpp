@@ -16,8 +16,6 @@ constexpr int kLargestSplitKeysDim = 64;
 // L2 cache.
 constexpr int64_t kSectionBytes = 1 << 25;
 constexpr int64_t kRowBytes = 128;  // of a TMA box
-// Blocks of the first launch.
-constexpr int64_t kMostBlocks = (int64_t{1} << 31) - 1;
 
 }  // namespace
 
@@ -48,7 +46,7 @@ AttentionBackwardConfig choose_float32_attention_backward(const AttentionProblem
   config.value_dim = static_cast<int>(round_up(max(problem.value_dim, int64_t{1}), 16));
   config.split_keys = max(config.key_dim, config.value_dim) <= kLargestSplitKeysDim;
   config.lengths = has_lengths(problem);
-  config.dropout = dropout_threshold(problem.dropout) < 256;
+  config.dropout = has_dropout(problem);
   const BoundsByRow bounds = bounds_by_row(problem);
   config.left = bounds.left;
   config.right = bounds.right;
