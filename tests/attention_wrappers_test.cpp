@@ -28,24 +28,25 @@ struct Recorded final : dispatch::Executable<dispatch::Attention> {
   int* runs_;
 };
 
-TEST(AttentionTwin, RunsWhatTheFirstRefuses) {
+TEST(AttentionFallback, RunsWhatTheFirstRefuses) {
   using dispatch::Direction;
-  int made = 0, of_first = 0, of_twin = 0;
+  int made = 0, of_first = 0, of_fallback = 0;
   bool captures = true;
   const auto attention_of = [&](perseid_status status) {
-    dispatch::AttentionTwin twin;
-    twin.make = [&](dispatch::MadeAttention* to) {
+    dispatch::AttentionFallback fallback;
+    fallback.make = [&](dispatch::MadeAttention* to) {
       ++made;
-      *to = std::make_unique<Recorded>(64, PERSEID_OK, &of_twin);
+      *to = std::make_unique<Recorded>(64, PERSEID_OK, &of_fallback);
       return Status();
     };
-    twin.forward_workspace = 64;
-    twin.backward_workspace = 16;
-    twin.is_capturing = [&](void*, bool* capturing) {
+    fallback.forward_workspace = 64;
+    fallback.backward_workspace = 16;
+    fallback.is_capturing = [&](void*, bool* capturing) {
       *capturing = captures;
       return Status();
     };
-    return dispatch::with_twin(std::make_unique<Recorded>(48, status, &of_first), std::move(twin));
+    return dispatch::with_fallback(std::make_unique<Recorded>(48, status, &of_first),
+                                   std::move(fallback));
   };
   const auto refusing = attention_of(PERSEID_UNSUPPORTED);
   EXPECT_EQ(refusing->workspace(Direction::kForward), 64u);
@@ -59,13 +60,13 @@ TEST(AttentionTwin, RunsWhatTheFirstRefuses) {
   captures = true;  // it is there now
   EXPECT_TRUE(refusing->backward({}, nullptr, nullptr).ok());
   EXPECT_EQ(made, 1);
-  EXPECT_EQ(of_twin, 4);
+  EXPECT_EQ(of_fallback, 4);
   EXPECT_EQ(of_first, 5);
   const auto failing = attention_of(PERSEID_DEVICE_ERROR);
   EXPECT_EQ(failing->forward({}, nullptr, nullptr).code(), PERSEID_DEVICE_ERROR);
   EXPECT_TRUE(attention_of(PERSEID_OK)->backward({}, nullptr, nullptr).ok());
   EXPECT_EQ(made, 1);
-  EXPECT_EQ(of_twin, 4);
+  EXPECT_EQ(of_fallback, 4);
 }
 
 // Keys and values in chunks: kernels that know nothing of them run after all have arrived.

@@ -54,7 +54,7 @@ TEST(CanonicalAttention, HasTheKernelsOfOneRank) {
 // The same of any GPU, where ranks and pieces of them have few rows, or one.
 TEST(CanonicalAttention, HasTheKernelsOfOneRankOnAnyGpu) {
   const auto chosen = [](const AttentionProblem& problem) {
-    const AttentionProblem packed = cuda::pack_gqa(problem);
+    const AttentionProblem packed = cuda::with_heads_as_rows(problem);
     if (problem.dtype == DType::kF64)
       return cuda::float64_attention_kernels(cuda::choose_float64_attention(packed));
     const cuda::PortableForwardConfig config = cuda::choose_portable_attention(packed);

@@ -27,8 +27,9 @@ void write_planes(const cuda::AttentionPlanes& planes, const cuda::PlanesArgumen
 template <PortableForwardConfig C>
 void run(Fixture& fixture) {
   for (Array* result : {&fixture.out, &fixture.lse}) result->blank();
-  const AttentionProblem problem = cuda::pack_gqa(fixture.problem);
-  const AttentionForward tensors = cuda::pack_gqa(fixture.problem, fixture.forward_arguments());
+  const AttentionProblem problem = cuda::with_heads_as_rows(fixture.problem);
+  const AttentionForward tensors =
+      cuda::with_heads_as_rows(fixture.problem, fixture.forward_arguments());
   cuda::PortableForwardArguments arguments = cuda::portable_attention_arguments(problem, C);
   const bool vectors = cuda::bind_portable_attention(tensors, &arguments);
   PortableForwardConfig chosen = cuda::choose_portable_attention(problem);

@@ -279,9 +279,9 @@ TEST(EmulatedAttention, PacksHeadsOfOneQuery) {
       [](AttentionProblem& p) { p.ragged = true; }};
   for (const auto& bound : kBounds) {
     AttentionProblem problem = forward_case(DType::kBF16, 2, 10, 2, 1, 1300, 64, 48).problem;
-    EXPECT_TRUE(cuda::packs_gqa(problem));
+    EXPECT_TRUE(cuda::takes_heads_as_rows(problem));
     bound(problem);
-    EXPECT_FALSE(cuda::packs_gqa(problem));
+    EXPECT_FALSE(cuda::takes_heads_as_rows(problem));
   }
 }
 
@@ -380,7 +380,8 @@ TEST(EmulatedAttention, ShorterTensorsThanThePlan) {
   for (const auto& [most, rows] : {std::pair<int64_t, int64_t>{4, 1}, {1, 2}}) {
     plan.problem.q_len = most;
     const AttentionProblem packed =
-        with_lengths(cuda::pack_gqa(plan.problem), cuda::pack_gqa(plan.problem, tensors).lengths);
+        with_lengths(cuda::with_heads_as_rows(plan.problem),
+                     cuda::with_heads_as_rows(plan.problem, tensors).lengths);
     EXPECT_EQ(packed.q_len, rows);
     EXPECT_EQ(packed.heads, 4 / rows);
     EXPECT_EQ(packed.kv_len, 700);

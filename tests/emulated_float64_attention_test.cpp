@@ -29,11 +29,11 @@ template <Float64ForwardConfig C>
 void check_forward(Fixture& fixture) {
   fixture.out.blank();
   fixture.lse.blank();
-  const AttentionProblem problem = cuda::pack_gqa(fixture.problem);
+  const AttentionProblem problem = cuda::with_heads_as_rows(fixture.problem);
   Float64Arguments arguments = cuda::float64_attention_arguments(problem, C);
   Float64ForwardConfig chosen = cuda::choose_float64_attention(problem);
   chosen.vectors = cuda::bind_float64_attention(
-      cuda::pack_gqa(fixture.problem, fixture.forward_arguments()), &arguments);
+      cuda::with_heads_as_rows(fixture.problem, fixture.forward_arguments()), &arguments);
   ASSERT_EQ(cuda::kernel_name("", chosen), cuda::kernel_name("", C));
   const Array workspace = make_workspace(cuda::float64_attention_workspace(arguments));
   cuda::bind_float64_attention_workspace(workspace.tensor.as<std::byte>(), &arguments);

@@ -211,7 +211,7 @@ TEST_F(GpuAttention, EverythingAtOnce) {
   check(all);
 }
 
-// Few queries: keys are split into parts.
+// Few queries: keys are cut into splits.
 TEST_P(GpuAttentionTiles, FewQueries) {
   const int64_t dim = GetParam();
   for (const int64_t kv_len : {1024, 1025, 5000})

@@ -301,27 +301,27 @@ std::string refuse_portable(const AttentionProblem& problem, const Device& devic
 }
 
 // Tensors that TMA cannot address are known when they are there.
-Status add_twin(const AttentionProblem& problem, cuda::Gpu& gpu, Made* made) {
+Status add_fallback(const AttentionProblem& problem, cuda::Gpu& gpu, Made* made) {
   const int32_t shared_bytes = gpu.facts().shared_bytes;
-  AttentionTwin twin;
-  twin.make = [problem, &gpu](Made* of) {
+  AttentionFallback fallback;
+  fallback.make = [problem, &gpu](Made* of) {
     return make_portable<PortableAttention>(problem, gpu, of);
   };
-  twin.is_capturing = [&gpu](void* stream, bool* capturing) {
+  fallback.is_capturing = [&gpu](void* stream, bool* capturing) {
     return cuda::find_capture(gpu, stream, capturing);
   };
-  twin.forward_workspace =
+  fallback.forward_workspace =
       cuda::portable_attention_workspace(problem) + (problem.async() ? kChunksWorkspace : 0);
   bool compiled = gpu.is_compiled(cuda::PortableAttention::kernels_of(problem, gpu.facts()));
   if (problem.backward()) {
-    twin.backward_workspace = cuda::portable_attention_backward_workspace(
+    fallback.backward_workspace = cuda::portable_attention_backward_workspace(
         problem, cuda::portable_attention_backward_planes(problem, shared_bytes));
     compiled = compiled &&
                gpu.is_compiled(cuda::PortableAttentionBackward::kernels_of(problem, gpu.facts()));
   }
   if (compiled)
-    if (Status status = twin.make(&twin.made); !status.ok()) return status;
-  *made = with_twin(std::move(*made), std::move(twin));
+    if (Status status = fallback.make(&fallback.made); !status.ok()) return status;
+  *made = with_fallback(std::move(*made), std::move(fallback));
   return {};
 }
 
@@ -334,12 +334,12 @@ Status make_sm90(const AttentionProblem& problem, const Device& device, Made* ma
   if (takes_pieces(problem, device))
     return ZigzagAttention<Sm90Attention>::make(problem, *device.gpu, made);
   if (size_of(problem.dtype) == 2) {  // planes of f32 are in the workspace
-    Status status = is_mixed(problem) ? MixedAttention::make(problem, *device.gpu, made)
-                                      : Sm90Attention::make(problem, *device.gpu, made);
+    Status status = has_other_backward(problem) ? MixedAttention::make(problem, *device.gpu, made)
+                                                : Sm90Attention::make(problem, *device.gpu, made);
     if (!status.ok() || !problem.rows.all() || problem.rows.canonical ||
         !refuse_portable(problem, device).empty())
       return status;
-    return add_twin(problem, *device.gpu, made);
+    return add_fallback(problem, *device.gpu, made);
   }
   if (problem.backward() && has_float32_backward(problem))
     return Sm90Float32Attention::make(problem, *device.gpu, made);
@@ -358,13 +358,13 @@ constexpr Implementation<Attention> kSm90 = {
         [](const AttentionProblem& given, const Device& device) {
           if (given.rows.canonical) return refuse_sm90_in_order(given, device);
           const bool whole = follows_chunks(given, device);
-          if (given.async_backward && (whole || is_mixed(given)))
+          if (given.async_backward && (whole || has_other_backward(given)))
             return std::string(kWholeGradients);
           const AttentionProblem problem = whole ? without_chunks(given) : given;
           std::string why = cuda::refuse_attention(problem, device.gpu->facts());
           if (why.empty()) why = refuse_scale(problem, true);
           if (!why.empty() || !problem.backward()) return why;
-          if (!is_mixed(problem)) return cuda::refuse_attention_backward(problem);
+          if (!has_other_backward(problem)) return cuda::refuse_attention_backward(problem);
           if (has_float32_backward(problem)) return why;
           why = cuda::refuse_portable_attention(problem, device.gpu->facts());
           return why.empty() ? cuda::refuse_portable_attention_backward(problem) : why;

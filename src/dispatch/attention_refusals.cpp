@@ -31,7 +31,7 @@ std::string refuse_order_of_sm90(const AttentionProblem& problem, const Device& 
   if (std::string why = cuda::refuse_attention(whole, device.gpu->facts()); !why.empty())
     return why;
   if (std::string why = refuse_scale(problem, true); !why.empty()) return why;
-  if (is_mixed(problem)) return kOrderOfRows;
+  if (has_other_backward(problem)) return kOrderOfRows;
   if (problem.ragged) return "made for sequences of one length in canonical order";
   // Of eight ranks.
   const int64_t pieces = problem.rows.zigzag ? 2 * kLeaves : kLeaves, unit = unit_of_rows(problem);
@@ -66,7 +66,7 @@ std::string refuse_scale(const AttentionProblem& problem, bool divides_bias) {
   return {};
 }
 
-bool is_mixed(const AttentionProblem& problem) {
+bool has_other_backward(const AttentionProblem& problem) {
   return problem.dtype == DType::kF32 || cuda::has_large_dims(problem);
 }
 

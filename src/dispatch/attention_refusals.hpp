@@ -15,7 +15,7 @@ namespace perseid::internal::dispatch {
 std::string refuse_scale(const AttentionProblem& problem, bool divides_bias);
 
 // Whose backward by cuda:sm90 has kernels of its own, or is by those of any GPU.
-bool is_mixed(const AttentionProblem& problem);
+bool has_other_backward(const AttentionProblem& problem);
 
 // ---- Canonical order ----
 //

@@ -42,28 +42,28 @@ class AttentionAfterChunks final : public Executable<Attention> {
   cuda::WholeKeyChunks chunks_;
 };
 
-class TwinAttention final : public Executable<Attention> {
+class FallbackAttention final : public Executable<Attention> {
  public:
-  TwinAttention(MadeAttention first, AttentionTwin twin)
-      : first_(std::move(first)), twin_(std::move(twin)) {}
+  FallbackAttention(MadeAttention first, AttentionFallback fallback)
+      : first_(std::move(first)), fallback_(std::move(fallback)) {}
 
   size_t workspace(Direction direction) const override {
     return max(first_->workspace(direction), direction == Direction::kForward
-                                                 ? twin_.forward_workspace
-                                                 : twin_.backward_workspace);
+                                                 ? fallback_.forward_workspace
+                                                 : fallback_.backward_workspace);
   }
   Status forward(const AttentionForward& arguments, std::byte* workspace,
                  void* stream) const override {
     const Status status = first_->forward(arguments, workspace, stream);
-    return run_twin(status, stream, [&](const Executable<Attention>& twin) {
-      return twin.forward(arguments, workspace, stream);
+    return run_fallback(status, stream, [&](const Executable<Attention>& fallback) {
+      return fallback.forward(arguments, workspace, stream);
     });
   }
   Status backward(const AttentionBackward& arguments, std::byte* workspace,
                   void* stream) const override {
     const Status status = first_->backward(arguments, workspace, stream);
-    return run_twin(status, stream, [&](const Executable<Attention>& twin) {
-      return twin.backward(arguments, workspace, stream);
+    return run_fallback(status, stream, [&](const Executable<Attention>& fallback) {
+      return fallback.backward(arguments, workspace, stream);
     });
   }
   std::string kernels() const override {
@@ -72,25 +72,25 @@ class TwinAttention final : public Executable<Attention> {
 
  private:
   template <class Run>
-  Status run_twin(const Status& refusal, void* stream, const Run& run) const {
+  Status run_fallback(const Status& refusal, void* stream, const Run& run) const {
     if (refusal.code() != PERSEID_UNSUPPORTED) return refusal;
     std::unique_lock lock(mutex_);
-    if (twin_.made == nullptr) {
+    if (fallback_.made == nullptr) {
       bool capturing = false;
-      if (Status status = twin_.is_capturing(stream, &capturing); !status.ok()) return status;
+      if (Status status = fallback_.is_capturing(stream, &capturing); !status.ok()) return status;
       if (capturing)
         return Status::error(PERSEID_UNSUPPORTED, refusal.sentence(),
                              "; or execute the plan once before a stream is captured, which loads "
                              "kernels for such tensors");
-      if (Status status = twin_.make(&twin_.made); !status.ok()) return status;
+      if (Status status = fallback_.make(&fallback_.made); !status.ok()) return status;
     }
     lock.unlock();
-    return run(*twin_.made);
+    return run(*fallback_.made);
   }
 
   MadeAttention first_;
   mutable std::mutex mutex_;
-  mutable AttentionTwin twin_;  // is made once
+  mutable AttentionFallback fallback_;  // is made once
 };
 
 }  // namespace
@@ -112,8 +112,8 @@ Status make_after_chunks(
   return status;
 }
 
-MadeAttention with_twin(MadeAttention first, AttentionTwin twin) {
-  return std::make_unique<TwinAttention>(std::move(first), std::move(twin));
+MadeAttention with_fallback(MadeAttention first, AttentionFallback fallback) {
+  return std::make_unique<FallbackAttention>(std::move(first), std::move(fallback));
 }
 
 AttentionProblem piece_of(const AttentionProblem& problem, int64_t piece) {

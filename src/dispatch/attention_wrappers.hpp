@@ -30,12 +30,12 @@ AttentionProblem piece_of(const AttentionProblem& problem, int64_t piece);
 // The fallback for kernels that refuse some tensors at execution (PERSEID_UNSUPPORTED, before any
 // launch). It is made with the plan if its kernels are compiled already, else at its first use,
 // which stream capture does not allow.
-struct AttentionTwin {
+struct AttentionFallback {
   MadeAttention made;  // null: not yet
   std::function<Status(MadeAttention*)> make;
   size_t forward_workspace = 0, backward_workspace = 0;
   std::function<Status(void* stream, bool* capturing)> is_capturing;
 };
-MadeAttention with_twin(MadeAttention first, AttentionTwin twin);
+MadeAttention with_fallback(MadeAttention first, AttentionFallback fallback);
 
 }  // namespace perseid::internal::dispatch

@@ -405,14 +405,14 @@ void add_portable(const Kind& kind, const Dims& dims, DType dtype, bool causal,
   const AttentionProblem problem = problem_of(kind, dims, dtype, causal);
   const std::string name = name_of(kind, dims, dtype, causal, architecture);
   if (kind.forward && dtype == DType::kF64) {
-    const Float64ForwardConfig config = choose_float64_attention(pack_gqa(problem));
+    const Float64ForwardConfig config = choose_float64_attention(with_heads_as_rows(problem));
     // Products of Hopper are wider: beyond dim 64 their operands do not all fit.
     const int32_t spilled = architecture == "sm_90a" && config.key_dim > 64 ? 192 : 40;
     variants->push_back({"forward of " + name,
                          {kFloat64AttentionHeader, float64_attention_kernels(config), architecture},
                          {255, spilled, kLeastShared - config.shared_bytes()}});
   } else if (kind.forward) {
-    const PortableForwardConfig config = choose_portable_attention(pack_gqa(problem));
+    const PortableForwardConfig config = choose_portable_attention(with_heads_as_rows(problem));
     variants->push_back(
         {"forward of " + name,
          {kPortableAttentionHeader, portable_attention_kernels(config), architecture},

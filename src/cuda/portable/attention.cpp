@@ -18,7 +18,7 @@ bool has_few_rows(const AttentionProblem& problem) {
 }
 
 // Packs several queries of few rows by 2^n heads, at most as many as fill 16 rows. (All heads of a
-// group of a single query are rows of a tensor, see pack_gqa.)
+// group of a single query are rows of a tensor, see with_heads_as_rows.)
 int pack_of(const AttentionProblem& problem) {
   if (keeps_heads_apart(problem) || problem.ragged || problem.max_lengths || !problem.rows.all())
     return 0;
@@ -29,7 +29,7 @@ int pack_of(const AttentionProblem& problem) {
   return pack;
 }
 
-// Split-KV: more than kSplitKeys keys of few queries are split into parts of so many, of twice as
+// Split-KV: more than kSplitKeys keys of few queries are cut into splits of so many, of twice as
 // many where there are more than kManyKeys, else of half as many where heads are few, or longer
 // ones if there were more than kMaxSplits. The split does not depend on the batch.
 constexpr int64_t kSplitKeys = 512, kManyKeys = 4096, kFewHeads = 16;
@@ -48,7 +48,7 @@ int64_t blocks_of(const AttentionProblem& problem, const PortableForwardConfig& 
 
 // Returns the most blocks that any launch of forward has.
 int64_t most_blocks(const AttentionProblem& problem) {
-  const AttentionProblem packed = pack_gqa(problem);
+  const AttentionProblem packed = with_heads_as_rows(problem);
   if (problem.dtype == DType::kF64) return float64_attention_blocks(packed);
   const PortableForwardConfig config = choose_portable_attention(packed);
   return max(blocks_of(packed, config), portable_attention_planes(packed, config).blocks());
@@ -56,7 +56,7 @@ int64_t most_blocks(const AttentionProblem& problem) {
 
 // Rows of 32 columns that the splits of the keys are combined in, each by a warp; 0 without splits.
 int64_t rows_of_splits(const AttentionProblem& problem) {
-  const AttentionProblem packed = pack_gqa(problem);
+  const AttentionProblem packed = with_heads_as_rows(problem);
   const bool split = problem.dtype == DType::kF64 ? choose_float64_attention(packed).split
                                                   : choose_portable_attention(packed).split;
   if (!split) return 0;
@@ -88,7 +88,7 @@ bool splits_keys(const AttentionProblem& problem, int64_t split_keys) {
   return has_few_rows(problem) && problem.kv_len > max(split_keys, kSplitKeys);
 }
 
-bool packs_gqa(const AttentionProblem& problem) {
+bool takes_heads_as_rows(const AttentionProblem& problem) {
   // The last query of a sequence is limited by no bound on the right of it.
   const bool bounded =
       problem.window_left >= 0 ||
@@ -97,8 +97,8 @@ bool packs_gqa(const AttentionProblem& problem) {
          !problem.ragged && !problem.q_lens && problem.rows.all() && !problem.rows.canonical &&
          !has_dropout(problem);
 }
-AttentionProblem pack_gqa(const AttentionProblem& problem) {
-  if (!packs_gqa(problem)) return problem;
+AttentionProblem with_heads_as_rows(const AttentionProblem& problem) {
+  if (!takes_heads_as_rows(problem)) return problem;
   AttentionProblem packed = problem;
   packed.q_len = problem.group();
   packed.heads = problem.kv_heads;
@@ -107,8 +107,9 @@ AttentionProblem pack_gqa(const AttentionProblem& problem) {
   packed.window_bottom_right = false;
   return packed;
 }
-AttentionForward pack_gqa(const AttentionProblem& problem, const AttentionForward& tensors) {
-  if (!packs_gqa(problem)) return tensors;
+AttentionForward with_heads_as_rows(const AttentionProblem& problem,
+                                    const AttentionForward& tensors) {
+  if (!takes_heads_as_rows(problem)) return tensors;
   AttentionForward packed = tensors;
   for (Tensor* tensor : {&packed.query, &packed.out, &packed.lse, &packed.bias, &packed.visible})
     *tensor = pack_rows(*tensor, problem.group());
@@ -265,7 +266,7 @@ size_t portable_attention_workspace(const PortableForwardArguments& fixed) {
   return (bytes + 15) / 16 * 16;
 }
 size_t portable_attention_workspace(const AttentionProblem& problem) {
-  const AttentionProblem packed = pack_gqa(problem);
+  const AttentionProblem packed = with_heads_as_rows(problem);
   const PortableForwardConfig config = choose_portable_attention(packed);
   return portable_attention_workspace(portable_attention_arguments(packed, config)) +
          portable_attention_planes(packed, config).workspace();
@@ -300,7 +301,7 @@ Status PortableAttention::make(const AttentionProblem& problem, const PortableFo
     if (status.ok()) status = gpu.allow_shared(attention->kernels_[each], config.shared_bytes());
   if (!status.ok()) return status;
 
-  const AttentionProblem packed = pack_gqa(problem);
+  const AttentionProblem packed = with_heads_as_rows(problem);
   attention->fixed_ = portable_attention_arguments(packed, config);
   attention->planes_ = portable_attention_planes(packed, config);
   *made = std::move(attention);
@@ -313,10 +314,10 @@ Status PortableAttention::forward(const AttentionForward& given, std::byte* work
   const Gpu::Current current(gpu_);
   if (!current.status().ok()) return current.status();
   PortableForwardArguments arguments = fixed_;
-  const AttentionForward tensors = pack_gqa(problem_, given);
+  const AttentionForward tensors = with_heads_as_rows(problem_, given);
   AttentionPlanes planes = planes_;
   if (problem_.max_lengths) {
-    const AttentionProblem problem = with_lengths(pack_gqa(problem_), tensors.lengths);
+    const AttentionProblem problem = with_lengths(with_heads_as_rows(problem_), tensors.lengths);
     set_portable_attention_lengths(problem, config_, &arguments);
     planes = portable_attention_planes(problem, config_);
   }
@@ -346,10 +347,10 @@ std::string PortableAttention::description() const {
       "forward: tiles of ", config_.block_rows(), " queries and ", config_.keys, " keys, ",
       PortableForwardConfig::warps, " warps",
       config_.planes() == 2 ? ", products of two f16 halves" : "",
-      config_.split ? concatenate(", keys split into ", fixed_.num_splits,
-                                  " parts, merged by a second kernel")
-                    : "",
-      packs_gqa(problem_) || config_.packs ? ", heads of a key head as its rows" : "");
+      config_.split
+          ? concatenate(", keys in ", fixed_.num_splits, " splits, merged by a second kernel")
+          : "",
+      takes_heads_as_rows(problem_) || config_.packs ? ", heads of a key head as its rows" : "");
 }
 
 }  // namespace perseid::internal::cuda

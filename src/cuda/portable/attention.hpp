@@ -21,9 +21,10 @@ bool has_vectors(const Tensor& tensor);
 // One query of heads that share a key head, where all rows see the same keys: the heads become rows
 // of queries, so that their keys are read once. The problem is that of the plan; where it does not
 // pack, problem and tensors stay as they are.
-bool packs_gqa(const AttentionProblem& problem);
-AttentionProblem pack_gqa(const AttentionProblem& problem);
-AttentionForward pack_gqa(const AttentionProblem& problem, const AttentionForward& tensors);
+bool takes_heads_as_rows(const AttentionProblem& problem);
+AttentionProblem with_heads_as_rows(const AttentionProblem& problem);
+AttentionForward with_heads_as_rows(const AttentionProblem& problem,
+                                    const AttentionForward& tensors);
 
 // Why the kernels do not take the problem, as a sentence's end; "" where they do.
 std::string refuse_portable_attention(const AttentionProblem& problem, const GpuFacts& facts);
@@ -77,11 +78,11 @@ class PortableAttention {
   // What make() loads.
   static KernelNames kernels_of(const AttentionProblem& problem, const GpuFacts&) {
     return {kPortableAttentionHeader,
-            portable_attention_kernels(choose_portable_attention(pack_gqa(problem)))};
+            portable_attention_kernels(choose_portable_attention(with_heads_as_rows(problem)))};
   }
   static Status make(const AttentionProblem& problem, Gpu& gpu,
                      std::unique_ptr<PortableAttention>* made) {
-    return make(problem, choose_portable_attention(pack_gqa(problem)), gpu, made);
+    return make(problem, choose_portable_attention(with_heads_as_rows(problem)), gpu, made);
   }
   static Status make(const AttentionProblem& problem, const PortableForwardConfig& config, Gpu& gpu,
                      std::unique_ptr<PortableAttention>* made);

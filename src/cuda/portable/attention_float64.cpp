@@ -103,7 +103,7 @@ Status Float64Attention::make(const AttentionProblem& problem, Gpu& gpu,
   for (size_t each = 0; each < 2 && status.ok(); ++each)
     status = gpu.allow_shared(attention->kernels_[each], attention->config_.shared_bytes());
   if (!status.ok()) return status;
-  attention->fixed_ = float64_attention_arguments(pack_gqa(problem), attention->config_);
+  attention->fixed_ = float64_attention_arguments(with_heads_as_rows(problem), attention->config_);
   *made = std::move(attention);
   return {};
 }
@@ -114,10 +114,10 @@ Status Float64Attention::forward(const AttentionForward& given, std::byte* works
   const Gpu::Current current(gpu_);
   if (!current.status().ok()) return current.status();
   Float64Arguments arguments = fixed_;
-  const AttentionForward tensors = pack_gqa(problem_, given);
+  const AttentionForward tensors = with_heads_as_rows(problem_, given);
   if (problem_.max_lengths)
-    set_float64_attention_lengths(with_lengths(pack_gqa(problem_), tensors.lengths), config_,
-                                  &arguments);
+    set_float64_attention_lengths(with_lengths(with_heads_as_rows(problem_), tensors.lengths),
+                                  config_, &arguments);
   const bool vectors = bind_float64_attention(tensors, &arguments);
   bind_float64_attention_workspace(workspace, &arguments);
   arguments.launch = launch_number();
@@ -135,10 +135,10 @@ Status Float64Attention::forward(const AttentionForward& given, std::byte* works
 std::string Float64Attention::description() const {
   return concatenate("forward: tiles of ", Float64ForwardConfig::block_rows(), " queries and ",
                      config_.keys, " keys, ", Float64ForwardConfig::warps, " warps",
-                     config_.split ? concatenate(", keys split into ", fixed_.num_splits,
-                                                 " parts, merged by a second kernel")
+                     config_.split ? concatenate(", keys in ", fixed_.num_splits,
+                                                 " splits, merged by a second kernel")
                                    : "",
-                     packs_gqa(problem_) ? ", heads of a key head as its rows" : "");
+                     takes_heads_as_rows(problem_) ? ", heads of a key head as its rows" : "");
 }
 
 }  // namespace perseid::internal::cuda

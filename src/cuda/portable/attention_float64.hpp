@@ -17,7 +17,7 @@
 namespace perseid::internal::cuda {
 
 // By the problem's lengths, dims and masks, never by its batch or the GPU, so that a row's result
-// depends on neither. This and what follows have packed problems (pack_gqa).
+// depends on neither. This and what follows have packed problems (with_heads_as_rows).
 Float64ForwardConfig choose_float64_attention(const AttentionProblem& problem);
 // Name expressions of the kernels: with vectors and without.
 std::vector<std::string> float64_attention_kernels(const Float64ForwardConfig& config);
@@ -44,7 +44,7 @@ class Float64Attention {
   // What make() loads.
   static KernelNames kernels_of(const AttentionProblem& problem, const GpuFacts&) {
     return {kFloat64AttentionHeader,
-            float64_attention_kernels(choose_float64_attention(pack_gqa(problem)))};
+            float64_attention_kernels(choose_float64_attention(with_heads_as_rows(problem)))};
   }
   static Status make(const AttentionProblem& problem, Gpu& gpu,
                      std::unique_ptr<Float64Attention>* made);
@@ -56,7 +56,9 @@ class Float64Attention {
 
  private:
   Float64Attention(const AttentionProblem& problem, const Gpu& gpu)
-      : problem_(problem), config_(choose_float64_attention(pack_gqa(problem))), gpu_(gpu) {}
+      : problem_(problem),
+        config_(choose_float64_attention(with_heads_as_rows(problem))),
+        gpu_(gpu) {}
 
   AttentionProblem problem_;
   Float64ForwardConfig config_;

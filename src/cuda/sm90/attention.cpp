@@ -72,7 +72,7 @@ constexpr int64_t kLargestDim = 512, kDimUnit = 8;
 // Results of more columns are computed in two parts, and keys and values arrive in pieces.
 constexpr int64_t kLargestWholeDim = 256, kLargestFloat32Dim = 128;
 
-// Split-KV: where one consumer holds all query rows, the keys are split into parts of kSplitKeys,
+// Split-KV: where one consumer holds all query rows, the keys are cut into splits of kSplitKeys,
 // or longer ones if there were more than kMaxSplits. The split depends on kv_len alone.
 constexpr int64_t kSplitKeys = 1024;
 
@@ -541,7 +541,7 @@ std::string Sm90Attention::description() const {
     text +=
         concatenate(", out in ", config_.value_parts, " parts of ", config_.value_dim, " columns");
   if (config_.split)
-    text += concatenate(", keys split into ", fixed_.num_splits, " parts, which are then merged");
+    text += concatenate(", keys in ", fixed_.num_splits, " splits, which are then merged");
   if (fixed_.pack_gqa > 0)
     text += concatenate(", ", 1 << fixed_.pack_gqa, " heads packed into rows");
   return text;

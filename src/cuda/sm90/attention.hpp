@@ -21,13 +21,13 @@ namespace perseid::internal::cuda {
 AttentionForwardConfig choose_attention_forward(const AttentionProblem& problem);
 // Name expressions of the kernels, in the order of their launch, and their header: the main kernel
 // (of float32 after the one that writes planes, which is last);
-// with split keys, the one that merges the parts, and under a mask the fixup of non-finite results;
-// with tiles of bias, the main kernel for a bias that TMA cannot load.
+// with split keys, the one that merges the splits, and under a mask the fixup of non-finite
+// results; with tiles of bias, the main kernel for a bias that TMA cannot load.
 std::vector<std::string> attention_forward_kernels(const AttentionForwardConfig& config);
 inline constexpr const char* kAttentionForwardHeader = "cuda/device/sm90/attention/forward.hpp";
 
-// Sets what follows from the lengths, but not how heads are packed and where keys are split: shorter
-// tensors have those of the plan.
+// Sets what follows from the lengths, but not how heads are packed and where keys are split:
+// shorter tensors have those of the plan.
 void set_attention_lengths(const AttentionProblem& problem, const AttentionForwardConfig& config,
                            AttentionForwardArguments* arguments);
 
