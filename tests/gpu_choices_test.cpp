@@ -199,6 +199,7 @@ TEST(AttentionKernels, TakeLargeDims) {
   EXPECT_TRUE(refused([](AttentionProblem& p) { p.bias = true; }));
   EXPECT_TRUE(refused([](AttentionProblem& p) { p.visible = true; }));
   EXPECT_TRUE(refused([](AttentionProblem& p) { p.dropout = .1; }));
+  EXPECT_FALSE(refused([](AttentionProblem& p) { p.dropout = .001; }));  // drops nothing
 }
 
 // f32: forward of many queries, any dims up to 128.
