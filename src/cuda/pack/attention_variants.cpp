@@ -58,7 +58,11 @@ struct Kind {
 using Where = Kind::Where;
 constexpr Kind kCommon[] = {
     {.name = "attention", .dims = kTuned, .f32 = true, .f64 = true, .where = Where::kEverywhere},
-    {.name = "attention of short sequences", .dims = kUsual, .q_len = 1024, .kv_len = 1024},
+    {.name = "attention of short sequences",
+     .dims = kUsual,
+     .q_len = 1024,
+     .kv_len = 1024,
+     .f32 = true},
     {.name = "deterministic attention", .dims = kTuned, .forward = false, .deterministic = true},
     // Clusters, and tiles with a shared cursor (choose_attention_backward).
     {.name = "attention of grouped heads", .dims = kTuned, .forward = false, .kv_heads = 2},
@@ -365,8 +369,11 @@ void add_sm90(const Kind& kind, const Dims& dims, DType dtype, bool causal,
     variants->push_back({"forward of " + name,
                          {kAttentionForwardHeader, attention_forward_kernels(config), architecture},
                          budget_of(config)});
-    // Three consumers spill where a tile begins and ends, and two words in a step.
-    if (dtype == DType::kF32) variants->back().budget.spilled_bytes = 224;
+    // Three consumers spill where a tile begins and ends, also where they split its queries, and
+    // two words in a step.
+    if (dtype == DType::kF32)
+      variants->back().budget.spilled_bytes =
+          config.splits_queries && config.consumers == 3 ? 400 : 224;
     // The producer, which finds who brings keys of a tile.
     if (config.rank_pieces) variants->back().budget.spilled_bytes = 160;
     if (config.cluster > 1) {  // shorter lengths have single blocks

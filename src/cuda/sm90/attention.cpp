@@ -159,6 +159,8 @@ AttentionForwardConfig without_bias_tiles(AttentionForwardConfig config) {
   return config;
 }
 
+constexpr int64_t kManyKeys = 4096;
+
 // Products of planes take three times as long as those of 16 bits. Scores, the two planes of
 // weights, and results in two sums bound the keys of a tile.
 void choose_float32_tiles(const AttentionProblem& problem, AttentionForwardConfig* config) {
@@ -170,6 +172,11 @@ void choose_float32_tiles(const AttentionProblem& problem, AttentionForwardConfi
   config->keys = operands ? (small ? 64 : 32) : (small && !three ? 96 : 64);
   if (!config->fits()) config->q_stages = 1;
   if (three) config->mask_loop = mask_loop_of(*config);
+  // Queries that consumers split save the planes in memory, and cost each Q tile. Up to dim 64 that
+  // pays under a causal mask, and where keys are few.
+  config->splits_queries =
+      config->key_dim > kChunk ||
+      (three && !config->left && (config->right || problem.kv_len < kManyKeys));
 }
 
 }  // namespace

@@ -28,7 +28,7 @@ Status Sm90Attention::map_planes(const Tensor& query, PlanesArguments* planes,
                             .box = {2 * config_.loaded_numbers(), 1, 1, 1, 1},
                             .swizzle = 0};
   BoxedTensor rows = boxed_planes(queries, queries.first, 64);
-  if (config_.splits_queries()) {
+  if (config_.splits_queries) {
     rows = boxed(with_batch(query), 0, 64);
     // Those that TMA cannot load are copied to where it can.
     queries.copies = no_keys || !is_mappable(rows);

@@ -35,15 +35,18 @@
 
 namespace perseid::internal::cuda {
 
-template <PlanesConfig C>
+// By kLanes lanes side by side.
+template <PlanesConfig C, int kLanes = C.lanes()>
 class RowSplit {
+  static constexpr int kHeld = C.held(kLanes);
+
  public:
   __device__ __forceinline__ RowSplit(const PlanesOfRows& tensor, int64_t entry, int64_t head,
                                       int64_t row)
       : tensor_(tensor) {
     const float* from = row_at<const float>(tensor.from, entry, head, row);
 #pragma unroll
-    for (int i = 0; i < C.held(); ++i) {
+    for (int i = 0; i < kHeld; ++i) {
       const int at = number(i);
       if (tensor.vectors && at + 3 < tensor.dim) {
         held_[i] = *reinterpret_cast<const float4*>(from + at);
@@ -62,7 +65,7 @@ class RowSplit {
   __device__ __forceinline__ RowSplit(const PlanesOfRows& tensor, const Load& load)
       : tensor_(tensor) {
 #pragma unroll
-    for (int i = 0; i < C.held(); ++i) held_[i] = load(number(i));
+    for (int i = 0; i < kHeld; ++i) held_[i] = load(number(i));
   }
 
   // The bits of the largest magnitude after scaling, or of a NaN.
@@ -71,7 +74,7 @@ class RowSplit {
     for_each([&](float x) { own = ptx::max_or_nan(own, fabsf(x)); });
     uint32_t most = float_bits(own * tensor_.scale) & 0x7fffffffu;
 #pragma unroll
-    for (int step = C.lanes() / 2; step > 0; step /= 2)
+    for (int step = kLanes / 2; step > 0; step /= 2)
       most = max(most, __shfl_xor_sync(0xffffffffu, most, step));
     return most;
   }
@@ -85,7 +88,7 @@ class RowSplit {
       lost |= (float_bits(x * tensor_.scale) & 0x7fffffffu) - 1 < limit - 1 ? 1u : 0u;
     });
 #pragma unroll
-    for (int step = C.lanes() / 2; step > 0; step /= 2)
+    for (int step = kLanes / 2; step > 0; step /= 2)
       lost |= __shfl_xor_sync(0xffffffffu, lost, step);
     return largest >= kLarge && lost != 0;
   }
@@ -93,13 +96,12 @@ class RowSplit {
   __device__ __forceinline__ float product(const RowSplit& other) const {
     float sum = 0;
 #pragma unroll
-    for (int i = 0; i < C.held(); ++i) {
+    for (int i = 0; i < kHeld; ++i) {
       const float4 &x = held_[i], &y = other.held_[i];
       sum += fmaf(x.x, y.x, x.y * y.y) + fmaf(x.z, y.z, x.w * y.w);
     }
 #pragma unroll
-    for (int step = C.lanes() / 2; step > 0; step /= 2)
-      sum += __shfl_xor_sync(0xffffffffu, sum, step);
+    for (int step = kLanes / 2; step > 0; step /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);
     return sum;
   }
   // The numbers times `scale`, whose products are not rounded; zeros if not `finite`. `put` takes
@@ -108,7 +110,7 @@ class RowSplit {
   __device__ __forceinline__ void split(float scale, bool finite, const Put& put) const {
     const float factor = tensor_.scale * scale, rest = tensor_.scale_rest * scale;
 #pragma unroll
-    for (int i = 0; i < C.held(); ++i) {
+    for (int i = 0; i < kHeld; ++i) {
       const float4 x = finite ? held_[i] : float4{0, 0, 0, 0};
       const HalfPairs a = split_product(x.x, x.y, factor, rest),
                       b = split_product(x.z, x.w, factor, rest);
@@ -132,7 +134,7 @@ class RowSplit {
   __device__ __forceinline__ void copy(int64_t row) const {
     auto* const to = reinterpret_cast<float*>(tensor_.planes) + row * tensor_.length;
 #pragma unroll
-    for (int i = 0; i < C.held(); ++i) {
+    for (int i = 0; i < kHeld; ++i) {
       const float4& x = held_[i];
       ptx::store_if(
           number(i) < tensor_.length, to + number(i),
@@ -142,12 +144,12 @@ class RowSplit {
 
  private:
   static __device__ __forceinline__ int number(int i) {
-    return 4 * (static_cast<int>(threadIdx.x) % C.lanes() + C.lanes() * i);
+    return 4 * (static_cast<int>(threadIdx.x) % kLanes + kLanes * i);
   }
   template <class Use>
   __device__ __forceinline__ void for_each(const Use& use) const {
 #pragma unroll
-    for (int i = 0; i < C.held(); ++i) {
+    for (int i = 0; i < kHeld; ++i) {
       use(held_[i].x);
       use(held_[i].y);
       use(held_[i].z);
@@ -164,7 +166,7 @@ class RowSplit {
   }
 
   const PlanesOfRows& tensor_;
-  float4 held_[C.held()];
+  float4 held_[kHeld];
 };
 
 // The largest magnitude by which a row is split, of one whose own has these bits.
@@ -182,8 +184,8 @@ __device__ __forceinline__ uint32_t split_as(uint32_t largest, const PlanesOfRow
 struct FirstRow {
   float scale, factor;
 
-  template <PlanesConfig C>
-  static __device__ __forceinline__ FirstRow of(const RowSplit<C>& row,
+  template <PlanesConfig C, int kLanes>
+  static __device__ __forceinline__ FirstRow of(const RowSplit<C, kLanes>& row,
                                                 const PlanesOfRows& tensor) {
     const uint32_t own_largest = row.largest();
     const uint32_t largest = split_as(own_largest, tensor);

@@ -37,7 +37,8 @@ struct PlanesConfig {
   static constexpr int threads = 256;
   // That share a row. Each does the row's arithmetic, beside its numbers'.
   constexpr int lanes() const { return dim <= 16 ? 4 : dim <= 64 ? 8 : dim <= 128 ? 16 : 32; }
-  constexpr int held() const { return (dim + 4 * lanes() - 1) / (4 * lanes()); }  // float4
+  // float4 of each of so many lanes.
+  constexpr int held(int by) const { return (dim + 4 * by - 1) / (4 * by); }
   // Of a block: pairs, or first rows alone.
   constexpr int rows(bool alone) const { return (alone ? 4 : 2) * threads / lanes(); }
 };

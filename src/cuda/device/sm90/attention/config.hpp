@@ -77,6 +77,7 @@ struct AttentionForwardConfig {
   bool sharded = false;       // queries are one or two pieces of each sequence; whole tiles of two
   bool rank_pieces = false;   // sharded and ragged: pieces of any length (rank_pieces.hpp)
   bool number_pairs = false;  // of float32: the numbers of a head's keys begin at an even one
+  bool splits_queries = false;  // of float32: TMA loads rows of queries, consumers split them
   int cluster = 1;  // blocks that load K and V together, each a part of the columns for all
 
   using Arguments = AttentionForwardArguments;
@@ -108,6 +109,7 @@ struct AttentionForwardConfig {
     visit("sharded", c.sharded);
     visit("rank_pieces", c.rank_pieces);
     visit("number_pairs", c.number_pairs);
+    visit("splits_queries", c.splits_queries);
     visit("cluster", c.cluster);
   }
 
@@ -119,9 +121,6 @@ struct AttentionForwardConfig {
   // float32 is multiplied as two planes of f16 (portable/attention/planes.hpp), which lie side by
   // side in a row: [high halves | low halves]. Those of values begin with a chunk each.
   constexpr int planes() const { return dtype == DType::kF32 ? 2 : 1; }
-  // Whether consumers split rows of queries themselves, which TMA loads as float32. Up to dim 64
-  // the registers that it takes cost the steps more than the planes in memory.
-  constexpr bool splits_queries() const { return planes() == 2 && key_dim > kChunk; }
   constexpr DType operand() const { return planes() == 2 ? DType::kF16 : dtype; }
   constexpr int value_length() const {
     return planes() == 2 ? (value_dim + kChunk - 1) / kChunk * kChunk : value_dim;
@@ -278,7 +277,7 @@ struct AttentionForwardArguments : AttentionArguments, KeySplits {
   TensorMap bias_map;
   int32_t bias_heads = 0, bias_batches = 0;
   float modifier = 0;  // the value of the score modifier
-  // float32: the three maps are those of planes, that of queries unless C.splits_queries(): then
+  // float32: the three maps are those of planes, that of queries unless C.splits_queries: then
   // how their rows are split, else their numbers, [entry, head, row]. The map of the numbers of
   // keys is one long row.
   PlanesOfRows query_split;

@@ -520,7 +520,7 @@ class ForwardConsumer {
 
   // The softmax of the tile before is complete; products of the other consumer run meanwhile.
   __device__ __forceinline__ void split_queries(int at) {
-    if constexpr (C.splits_queries()) {
+    if constexpr (C.splits_queries) {
       const auto queries = shared_.query(at % C.q_stages, number_);
       QueryRows<C>::split(arguments_.query_split, shared_.pointer(queries.base), warp_, lane_,
                           statistics_.factor);
@@ -536,7 +536,7 @@ class ForwardConsumer {
     for (int r = 0; r < 2; ++r) {
       statistics_.maximum[r] = minus_infinity();
       statistics_.sum[r] = 0;
-      if constexpr (!C.splits_queries()) statistics_.factor[r] = writer().query_factor(tile, r);
+      if constexpr (!C.splits_queries) statistics_.factor[r] = writer().query_factor(tile, r);
     }
   }
   // The exponential scales the scores by the factors of the queries, whose planes have the scale,

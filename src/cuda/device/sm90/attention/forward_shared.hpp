@@ -20,7 +20,7 @@ struct ForwardShared {
 
   using Query = SharedTile<64, C.key_columns()>;  // of a consumer
   // As TMA loads it: rows of float32 have as many bytes as their planes.
-  static constexpr int kWider = C.splits_queries() ? 2 : 1;
+  static constexpr int kWider = C.splits_queries ? 2 : 1;
   using LoadedQuery = SharedTile<64, C.key_columns() / kWider, 2 * kWider>;
   // A piece's tile, where KV tiles arrive in pieces.
   using Key = SharedTile<C.keys, C.in_pieces() ? kChunk : C.key_columns()>;
