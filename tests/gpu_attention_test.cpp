@@ -75,6 +75,18 @@ TEST_P(GpuAttentionDims, HeadsOfUnequalExponents) {
     }
 }
 
+// Up to dim 64 consumers split the rows of queries where keys are few; where they are many, a
+// kernel before does.
+TEST_F(GpuAttention, QueriesBesideManyKeys) {
+  if (tested_kernels() != TestedKernels::kFloat32) GTEST_SKIP() << "float32 alone";
+  for (const int64_t dim : {24, 64})
+    for (const int64_t kv_len : {4094, 4096}) {
+      Case test = forward_case(DType::kF32, 1, 3, 3, 200, kv_len, dim, dim);
+      test.prepare = scale_heads_apart;
+      check(test);
+    }
+}
+
 TEST_P(GpuAttentionTiles, OddShapes) {
   const int64_t dim = GetParam();
   for (const auto& [q_len, kv_len] :
