@@ -235,7 +235,8 @@ constexpr Implementation<Matmul> kSm90 = {
           if (problem.dtype != DType::kF32) return make_sm90(problem, device, made);
           constexpr MakeMatmul kMake = MatmulInWorkspace<cuda::Sm90F32Matmul>::make;
           if (splits_any_size(problem)) return make_stored_by_tma(problem, device, kMake, made);
-          return make_leaves<kMake>(problem, device, made);
+          return problem.precision == Precision::kTF32 ? make_leaves<kMake>(problem, device, made)
+                                                       : kMake(problem, device, made);
         },
     .configurations = sm90_configurations,
     .make_with = make_sm90_with};

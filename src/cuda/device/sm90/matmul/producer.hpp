@@ -47,7 +47,14 @@ class MatmulProducer {
           const bool waited_b = b.await_depth((step + 1) * C.depth());
           if (waited_a || waited_b) ptx::fence_proxy_async_global();
         }
-        load(tile, step * C.depth());
+        if constexpr (C.has_leaf_planes()) {
+          const int of_leaf = arguments_.k_steps / C.leaves;
+          MatmulTilePosition in_leaf = tile;
+          in_leaf.batch = step / of_leaf;
+          load(in_leaf, step % of_leaf * C.depth());
+        } else {
+          load(tile, step * C.depth());
+        }
         state_.advance();
       }
     }
