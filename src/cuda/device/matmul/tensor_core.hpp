@@ -138,22 +138,35 @@ class OperandCopy {
   int outer_left_, depth_, offset_;  // depth_: of the thread's first element
 };
 
-// The sums of a tile, in shared memory, to c: a warp writes neighbours of a row.
+// The sums of a tile, in shared memory, to c: a warp writes neighbours of a row. A thread loads what
+// c0 has for several rows together, as each load takes longer than all else that is done for a row.
 template <MatmulTensorConfig C>
 __device__ __forceinline__ void write_tile(const typename WarpSums<C>::Real* sums,
                                            const MatmulLaunch& launch, const MatmulTile& tile) {
   constexpr int kPairs = C.columns / 2, kPass = C.threads() / kPairs;
-  MatmulOutput<C.in, C.out, C.activation, C.amax> output(launch, tile.batch);
+  constexpr int kTogether = C.planes > 0 ? 1 : 8;
+  static_assert(C.rows % (kTogether * kPass) == 0);
+  using Output = MatmulOutput<C.in, C.out, C.activation, C.amax>;
+  Output output(launch, tile.batch);
   const int thread = static_cast<int>(threadIdx.x), column = thread % kPairs * 2;
 #pragma unroll 1
-  for (int row = thread / kPairs; row < C.rows; row += kPass) {
-    using Pair = typename WarpSums<C>::Pair;
-    const auto pair = *reinterpret_cast<const Pair*>(sums + row * C.sums_pitch() + column);
-    if constexpr (C.planes > 0)
-      PlaneFactors(launch, tile.batch)
-          .write(output, tile.row + row, tile.column + column, pair.first, pair.second);
-    else
-      output.write(tile.row + row, tile.column + column, pair.first, pair.second);
+  for (int first = thread / kPairs; first < C.rows; first += kTogether * kPass) {
+    typename Output::Source sources[kTogether];
+    if constexpr (C.planes == 0)
+#pragma unroll
+      for (int i = 0; i < kTogether; ++i)
+        sources[i] = output.source(tile.row + first + i * kPass, tile.column + column);
+#pragma unroll
+    for (int i = 0; i < kTogether; ++i) {
+      const int row = first + i * kPass;
+      using Pair = typename WarpSums<C>::Pair;
+      const auto pair = *reinterpret_cast<const Pair*>(sums + row * C.sums_pitch() + column);
+      if constexpr (C.planes > 0)
+        PlaneFactors(launch, tile.batch)
+            .write(output, tile.row + row, tile.column + column, pair.first, pair.second);
+      else
+        output.write(tile.row + row, tile.column + column, pair.first, pair.second, sources[i]);
+    }
   }
   output.finish();
 }
