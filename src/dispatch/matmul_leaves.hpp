@@ -25,4 +25,11 @@ Status make_leaf_products(const MatmulProblem& problem, const Device& device, Ma
 Status make_stored_by_tma(const MatmulProblem& problem, const Device& device, MakeMatmul make,
                           MadeMatmul* made);
 
+// Leaves that ranks share, of 16 bits, by a product whose operands TMA loads: those that it does
+// not take are copied to the workspace. Where leaves are whole steps nothing is copied: the product
+// refuses such operands.
+bool may_need_copies(const MatmulProblem& problem);
+Status make_loaded_by_tma(const MatmulProblem& problem, const Device& device, MadeMatmul product,
+                          MadeMatmul* made);
+
 }  // namespace perseid::internal::dispatch

@@ -111,8 +111,11 @@ Status make_sm90(const MatmulProblem& problem, const cuda::Sm90MatmulConfig& con
                  const char* origin, const Device& device, Made* made) {
   std::unique_ptr<cuda::Sm90Matmul> matmul;
   Status status = cuda::Sm90Matmul::make(problem, config, *device.gpu, &matmul);
-  if (status.ok())
-    *made = std::make_unique<MatmulInWorkspace<cuda::Sm90Matmul>>(std::move(matmul), origin);
+  if (!status.ok()) return status;
+  Made product = std::make_unique<MatmulInWorkspace<cuda::Sm90Matmul>>(std::move(matmul), origin);
+  if (may_need_copies(problem))
+    return make_loaded_by_tma(problem, device, std::move(product), made);
+  *made = std::move(product);
   return status;
 }
 

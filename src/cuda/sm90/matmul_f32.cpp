@@ -168,11 +168,10 @@ size_t Sm90F32Matmul::planes_bytes() const {
 
 size_t Sm90F32Matmul::chunks_at() const {
   const int64_t of_leaves = int64_t{config_.aside_bytes()} * gpu_.facts().multiprocessors;
-  return static_cast<size_t>(
-      round_up(static_cast<int64_t>(planes_bytes() +
-                                    splits_.workspace(Split::entries_at_a_time(problem_))) +
-                   of_leaves,
-               16));
+  return static_cast<size_t>(round_up(
+      static_cast<int64_t>(planes_bytes() + splits_.workspace(Split::entries_at_a_time(problem_))) +
+          of_leaves,
+      16));
 }
 
 size_t Sm90F32Matmul::workspace() const {

@@ -30,8 +30,8 @@ std::vector<std::string> sm90_f32_matmul_kernels(const Sm90MatmulConfig& config)
 // by part (cuda/matmul/parts.hpp). All chunks are waited for where k is cut, tiles are split, or
 // the batch takes several turns.
 //
-// Leaves of canonical order are split together, and summed in one launch: of each entry of the batch
-// (device/sm90/matmul/promoted_leaf_consumer.hpp).
+// Leaves of canonical order are split together, and summed in one launch: of each entry of the
+// batch (device/sm90/matmul/promoted_leaf_consumer.hpp).
 //
 // Results that TMA does not store (not contiguous along a row or a column, or with an address or
 // strides that are no multiples of 16 bytes) are left to the fixup as a whole. a and b may have any

@@ -109,8 +109,8 @@ class MatmulOutput {
  private:
   __device__ __forceinline__ Real source_at(int64_t row, int64_t column) const {
     if (c_.c0 == nullptr || row >= rows_ || column >= columns_) return 0;
-    return MatmulElement<Out>::read(
-        c_.c0, batch_ * c_.c0_batch + row * c_.c0_row + column * c_.c0_column);
+    return MatmulElement<Out>::read(c_.c0,
+                                    batch_ * c_.c0_batch + row * c_.c0_row + column * c_.c0_column);
   }
   __device__ __forceinline__ Real finish(int64_t row, int64_t column, Real sum, Real c0) {
     Real bias = 0;

@@ -138,8 +138,9 @@ class OperandCopy {
   int outer_left_, depth_, offset_;  // depth_: of the thread's first element
 };
 
-// The sums of a tile, in shared memory, to c: a warp writes neighbours of a row. A thread loads what
-// c0 has for several rows together, as each load takes longer than all else that is done for a row.
+// The sums of a tile, in shared memory, to c: a warp writes neighbours of a row. A thread loads
+// what c0 has for several rows together, as each load takes longer than all else that is done for a
+// row.
 template <MatmulTensorConfig C>
 __device__ __forceinline__ void write_tile(const typename WarpSums<C>::Real* sums,
                                            const MatmulLaunch& launch, const MatmulTile& tile) {

@@ -141,7 +141,8 @@ struct Sm90MatmulConfig {
   constexpr int most_stages() const { return few_rows != 0 ? 24 : 12; }
   constexpr int barrier_bytes() const { return few_rows != 0 ? 1024 : 512; }
   constexpr int tile_bytes() const { return rows() * columns * 4; }  // sums
-  // Sums of the first four of eight leaves, of f32 those of two: registers hold those of the others.
+  // Sums of the first four of eight leaves, of f32 those of two: registers hold those of the
+  // others.
   constexpr int leaf_bytes() const {
     return leaves == 8 || (has_leaf_planes() && leaves == 4) ? tile_bytes() : 0;
   }

@@ -115,8 +115,8 @@ class MatmulEpilogue {
   __device__ __forceinline__ void scale(const Vectors& vectors, Sums& sums) const {
     if constexpr (C.scaled) multiply_by_factors(vectors, sums);
     const float alpha = arguments_.alpha;
-    const bool by_column = !C.has_leaf_planes() && arguments_.bias.data != nullptr &&
-                           arguments_.bias.column != 0;
+    const bool by_column =
+        !C.has_leaf_planes() && arguments_.bias.data != nullptr && arguments_.bias.column != 0;
     float first = vectors.bias_upper, second = vectors.bias_lower;  // of the rows, or the columns
 #pragma unroll
     for (int i = 0; i < kSums; i += 4) {

@@ -50,8 +50,7 @@ class MatmulPromotedLeafConsumer {
         sum_leaf(tile, leaf, sums);
         const bool is_left = leaf % 2 == 0;
 #pragma unroll
-        for (int i = 0; i < C.columns / 2; ++i)
-          is_left ? left[i] = sums[i] : sums[i] += left[i];
+        for (int i = 0; i < C.columns / 2; ++i) is_left ? left[i] = sums[i] : sums[i] += left[i];
         if constexpr (C.leaves > 2)
           if (!is_left) add_pair(leaf / 2, sums);
       }
