@@ -6,6 +6,7 @@
 #include "cpu/waits.hpp"
 #include "cuda/matmul/arguments.hpp"
 #include "cuda/matmul/fma.hpp"
+#include "cuda/matmul/tensor_core.hpp"
 #include "cuda/matmul/tensor_core_f32.hpp"
 #include "cuda/matmul/whole_chunks.hpp"
 #include "cuda/sm90/matmul.hpp"
@@ -244,6 +245,15 @@ constexpr Implementation<Matmul> kSm90 = {
     .configurations = sm90_configurations,
     .make_with = make_sm90_with};
 
+bool sums_leaves_at_once(const MatmulProblem& problem, const cuda::Gpu& gpu) {
+  const auto& [multiprocessors, shared_bytes] =
+      std::pair(gpu.facts().multiprocessors, gpu.facts().shared_bytes);
+  return problem.leaves > 1 &&
+         cuda::sums_leaves(
+             problem, cuda::choose_tensor_core_matmul(problem, multiprocessors, shared_bytes),
+             shared_bytes);
+}
+
 // mma.sync on tensor cores, any strides: compute capability 8.0 and up.
 constexpr Implementation<Matmul> kTensorCore = {
     .name = "cuda:tensor_core",
@@ -264,9 +274,12 @@ constexpr Implementation<Matmul> kTensorCore = {
         },
     .make =
         [](const MatmulProblem& problem, const Device& device, Made* made) {
-          if (problem.dtype != DType::kF32)
-            return make_leaves<MatmulInWorkspace<cuda::TensorCoreMatmul>::make>(problem, device,
-                                                                                made);
+          if (problem.dtype != DType::kF32) {
+            constexpr MakeMatmul kMake = MatmulInWorkspace<cuda::TensorCoreMatmul>::make;
+            return sums_leaves_at_once(problem, *device.gpu)
+                       ? kMake(problem, device, made)
+                       : make_leaves<kMake>(problem, device, made);
+          }
           return MatmulBetweenSignals::make(
               problem, device, make_leaves<MatmulInWorkspace<cuda::TensorCoreF32Matmul>::make>,
               made);

@@ -58,6 +58,7 @@ MatmulTensorConfig choose_tensor_core_matmul(const MatmulProblem& problem, int32
                             .activation = problem.activation,
                             .amax = problem.amax,
                             .async = problem.async()};
+  if (problem.dtype == DType::kF64) config.leaves = static_cast<int>(max(problem.leaves, int64_t{1}));
   std::span<const Tile> tiles = problem.dtype == DType::kF64 ? std::span<const Tile>(kDoubleTiles)
                                                              : std::span<const Tile>(kTiles);
   if (problem.dtype == DType::kF32) {
@@ -76,6 +77,13 @@ MatmulTensorConfig choose_tensor_core_matmul(const MatmulProblem& problem, int32
       break;
   }
   return config;
+}
+
+bool sums_leaves(const MatmulProblem& problem, const MatmulTensorConfig& config,
+                 int32_t shared_bytes) {
+  return problem.dtype == DType::kF64 && !problem.async() &&
+         problem.k % (problem.leaves * config.depth()) == 0 &&
+         config.shared_bytes() <= shared_bytes;
 }
 
 std::vector<std::string> tensor_core_matmul_kernels(const MatmulTensorConfig& config) {
@@ -106,6 +114,11 @@ Status TensorCoreMatmul::make(const MatmulProblem& problem, const MatmulTensorCo
   return status;
 }
 
+size_t TensorCoreMatmul::aside() const {
+  return static_cast<size_t>(matmul_tiles(problem_, config_.rows, config_.columns) *
+                             config_.aside_bytes());
+}
+
 Status TensorCoreMatmul::run(const MatmulArguments& arguments, void* workspace,
                              void* stream) const {
   if (Status status = clear_amax(gpu_, problem_, arguments, stream); !status.ok()) return status;
@@ -120,6 +133,7 @@ Status TensorCoreMatmul::run(const MatmulArguments& arguments, void* workspace,
   launch.whole_vectors = launch.a.vectors && launch.b.vectors &&
                          (a_across ? launch.rows : launch.depth) % vector == 0 &&
                          (b_across ? launch.columns : launch.depth) % vector == 0;
+  launch.aside = static_cast<unsigned char*>(workspace);
   const Gpu::Current current(gpu_);
   Status status = current.status();
   if (status.ok() && async_ != nullptr) {
@@ -133,7 +147,8 @@ Status TensorCoreMatmul::run(const MatmulArguments& arguments, void* workspace,
 
 std::string TensorCoreMatmul::description() const {
   return concatenate("tiles of ", config_.rows, " x ", config_.columns, ", ",
-                     config_.threads() / 32, " warps, ", config_.stages, " stages");
+                     config_.threads() / 32, " warps, ", config_.stages, " stages",
+                     config_.leaves > 1 ? concatenate(", ", config_.leaves, " leaves") : "");
 }
 
 }  // namespace perseid::internal::cuda

@@ -18,6 +18,9 @@ std::string refuse_tensor_core_matmul(const MatmulProblem& problem);
 // `shared_bytes`: that a block may have.
 MatmulTensorConfig choose_tensor_core_matmul(const MatmulProblem& problem, int32_t multiprocessors,
                                              int32_t shared_bytes);
+// Whether one launch sums all leaves of the problem.
+bool sums_leaves(const MatmulProblem& problem, const MatmulTensorConfig& config,
+                 int32_t shared_bytes);
 // Name expressions of the kernels, and their header: one for each layout of the operands, a along k
 // and across it, for each of which b along k and across it; for planes, which lie along k, one.
 std::vector<std::string> tensor_core_matmul_kernels(const MatmulTensorConfig& config);
@@ -35,7 +38,8 @@ class TensorCoreMatmul {
   static Status make(const MatmulProblem& problem, const MatmulTensorConfig& config, Gpu& gpu,
                      std::unique_ptr<TensorCoreMatmul>* made);
 
-  size_t workspace() const { return async_ == nullptr ? 0 : async_->workspace(); }
+  // The progress of chunks, or the sums of leaves. Its address is a multiple of 16.
+  size_t workspace() const { return async_ == nullptr ? aside() : async_->workspace(); }
   Status run(const MatmulArguments& arguments, void* workspace, void* stream) const;
   // Which kernel was chosen, for explain.
   std::string description() const;
@@ -43,6 +47,7 @@ class TensorCoreMatmul {
  private:
   TensorCoreMatmul(const MatmulProblem& problem, const MatmulTensorConfig& config, const Gpu& gpu)
       : problem_(problem), config_(config), gpu_(gpu) {}
+  size_t aside() const;
 
   MatmulProblem problem_;
   MatmulTensorConfig config_;
