@@ -81,7 +81,7 @@ TEST(AssumedCanonicalOrder, HasTheSameKernelsForAnyNumberOfRanks) {
         expect_has(text, std::string("one ") + product.reduced + " whose result leaves");
         // Several leaves that are products are complete at once.
         const bool fused = (product.reduced == sm90 && product.dtype != f32) || ranks == 8;
-        expect_has(text, fused ? "fused as asked for" : "unfused: each leaf is a product of its");
+        expect_has(text, fused ? "fused as asked for" : "unfused: the kernels that sum its leaves");
       }
       for (const std::string& text : explained(
                ranks, [&](const Group& group) { return gather(product, ranks, context(), group); }))

@@ -249,9 +249,9 @@ bool sums_leaves_at_once(const MatmulProblem& problem, const cuda::Gpu& gpu) {
   const auto& [multiprocessors, shared_bytes] =
       std::pair(gpu.facts().multiprocessors, gpu.facts().shared_bytes);
   return problem.leaves > 1 &&
-         cuda::sums_leaves(
-             problem, cuda::choose_tensor_core_matmul(problem, multiprocessors, shared_bytes),
-             shared_bytes);
+         cuda::sums_leaves(problem,
+                           cuda::choose_tensor_core_matmul(problem, multiprocessors, shared_bytes),
+                           shared_bytes);
 }
 
 // mma.sync on tensor cores, any strides: compute capability 8.0 and up.

@@ -58,7 +58,8 @@ MatmulTensorConfig choose_tensor_core_matmul(const MatmulProblem& problem, int32
                             .activation = problem.activation,
                             .amax = problem.amax,
                             .async = problem.async()};
-  if (problem.dtype == DType::kF64) config.leaves = static_cast<int>(max(problem.leaves, int64_t{1}));
+  if (problem.dtype == DType::kF64)
+    config.leaves = static_cast<int>(max(problem.leaves, int64_t{1}));
   std::span<const Tile> tiles = problem.dtype == DType::kF64 ? std::span<const Tile>(kDoubleTiles)
                                                              : std::span<const Tile>(kTiles);
   if (problem.dtype == DType::kF32) {

@@ -233,6 +233,19 @@ std::vector<Variant> matmul_variants(const std::string& architecture, bool commo
     return variants;
   }
   std::vector<Variant> variants = variants_of({DType::kF16, DType::kF64}, architecture);
+  for (const int64_t size : {256, 8192}) {
+    const MatmulTensorConfig config = choose_tensor_core_matmul({.dtype = DType::kF64,
+                                                                 .out_dtype = DType::kF64,
+                                                                 .m = size,
+                                                                 .n = size,
+                                                                 .k = size,
+                                                                 .leaves = kLeaves},
+                                                                132, 227 << 10);
+    variants.push_back(
+        {concatenate("matmul of f64, in eight leaves, ", size, " x ", size, " for ", architecture),
+         {kTensorCoreMatmulHeader, tensor_core_matmul_kernels(config), architecture},
+         budget_of(config)});
+  }
   if (architecture == "sm_90a") {
     add_split(&variants);
     constexpr int64_t kSize = 8192;
