@@ -196,6 +196,70 @@ TEST(ResultsStoredByTma, AreMadeInTheWorkspaceWhereItCannot) {
   }
 }
 
+// TMA loads vectors of 16 bytes, of whole leaves: other operands are copied to the workspace.
+TEST(OperandsLoadedByTma, AreCopiedWhereItCannot) {
+  std::shared_ptr<const Device> device;
+  ASSERT_TRUE(assume_cuda("sm_90", {}, &device).ok());
+  constexpr int64_t kM = 16, kN = 24;
+  alignas(16) static uint16_t memory[1 << 14];
+  struct Layout {
+    int64_t leaf, leaves, a_row, a_column, b_row, b_column, offset;
+    bool loadable;
+  };
+  for (const Layout& layout : {Layout{72, 2, 144, 1, 24, 1, 0, true},
+                               {72, 2, 152, 1, 1, 144, 8, true},
+                               {65, 2, 1, 16, 24, 1, 0, true},
+                               {65, 2, 1, 16, 1, 136, 0, false},
+                               {65, 2, 136, 1, 24, 1, 0, false},
+                               {65, 1, 72, 1, 24, 1, 0, true},
+                               {65, 1, 65, 1, 24, 1, 0, false},
+                               {72, 2, 144, 1, 28, 1, 0, false},
+                               {72, 2, 144, 1, 24, 1, 4, false},
+                               {72, 2, 2, 32, 24, 1, 0, false},
+                               {72, 2, -144, 1, 24, 1, 4096, false}}) {
+    SCOPED_TRACE(testing::Message()
+                 << "leaf " << layout.leaf << " of " << layout.leaves << ", a by " << layout.a_row
+                 << " and " << layout.a_column << ", b by " << layout.b_row << " and "
+                 << layout.b_column << ", offset " << layout.offset);
+    const MatmulProblem problem{.dtype = DType::kBF16,
+                                .m = kM,
+                                .n = kN,
+                                .k = layout.leaves * layout.leaf,
+                                .leaves = layout.leaves,
+                                .shared_depth = true};
+    EXPECT_TRUE(may_need_copies(problem));
+    MadeMatmul recorder, product;
+    ASSERT_TRUE(Recorder::make(problem, *device, &recorder).ok());
+    ASSERT_TRUE(make_loaded_by_tma(problem, *device, std::move(recorder), &product).ok());
+    const auto operand = [&](int64_t rows, int64_t columns, int64_t row, int64_t column) {
+      return Tensor{.data = memory + layout.offset,
+                    .dtype = DType::kBF16,
+                    .rank = 3,
+                    .shape = {1, rows, columns},
+                    .stride = {0, row, column}};
+    };
+    const Numbers c(kM * kN);
+    calls().clear();
+    const Status status =
+        run(*product, arguments_of(operand(kM, problem.k, layout.a_row, layout.a_column),
+                                   operand(problem.k, kN, layout.b_row, layout.b_column),
+                                   view(c, 1, kM, kN)));
+    EXPECT_EQ(status.ok(), layout.loadable);  // this GPU cannot copy
+    EXPECT_EQ(calls().size(), layout.loadable ? 1U : 0U);
+    for (const Call& call : calls()) EXPECT_EQ(call.arguments.a.data, memory + layout.offset);
+  }
+}
+
+TEST(OperandsLoadedByTma, AreAnyOfWholeSteps) {
+  MatmulProblem problem{.dtype = DType::kBF16, .k = 8 * 64, .leaves = 8, .shared_depth = true};
+  EXPECT_FALSE(may_need_copies(problem));
+  problem.leaves = 1;  // of 8 ranks
+  problem.k = 72;
+  EXPECT_TRUE(may_need_copies(problem));
+  problem.shared_depth = false;
+  EXPECT_FALSE(may_need_copies(problem));
+}
+
 TEST(LeafProducts, AreRefusedWhatTheyDoNotAdd) {
   const MatmulProblem plain{.m = 8, .n = 8, .k = 64, .leaves = 8};
   EXPECT_EQ(refuse_leaf_products(plain), "");
