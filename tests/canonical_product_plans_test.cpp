@@ -22,8 +22,7 @@ class CanonicalProductPlans : public host_ranks::NcclRanks {
 struct Product {
   DType dtype;
   int64_t batch, m, n, leaf;
-  int64_t of_leaves;  // launches for all leaves of one rank, or of each of several
-  int64_t of_each = 0;
+  int64_t of_one, of_two;  // launches on one rank, and on each of two
 };
 
 // Of executions that succeed, without the sum over ranks.
@@ -58,27 +57,28 @@ int64_t launches_of(const Product& product, int32_t rank, int32_t ranks) {
   return count - 1;
 }
 
-TEST_F(CanonicalProductPlans, SumLeavesInOneLaunchWhereTheyMay) {
+TEST_F(CanonicalProductPlans, SumLeavesInFewLaunches) {
   using namespace perseid;
-  constexpr int64_t kSums = 1;  // of pairs of leaves
-  // f32 is split by two kernels, for each entry of the batch.
   const std::vector<Product> products = {
-      {f32, 1, 304, 904, 136, 3},
-      {f32, 2, 304, 904, 133, 6},
-      {f32, 1, 304, 902, 136, kSums, 4},  // TMA does not store it
-      {f64, 2, 152, 136, 48, 1},
-      {f64, 2, 152, 136, 24, kSums, 1},  // no whole steps
-      {bf16, 2, 96, 72, 64, 1},
+      // f32 is split by two kernels, for each entry of the batch.
+      {f32, 1, 304, 904, 136, 3, 3},
+      {f32, 2, 304, 904, 133, 6, 6},
+      // TMA does not store it: four launches for each leaf, and the sum of pairs.
+      {f32, 1, 304, 902, 136, 33, 17},
+      // Two leaves in a launch, where these are whole steps, else one.
+      {f64, 2, 152, 136, 48, 5, 2},
+      {f64, 2, 152, 136, 24, 9, 5},
+      {bf16, 2, 96, 72, 64, 1, 1},
       // A copy of each operand that TMA does not load, for each entry.
-      {bf16, 1, 96, 72, 65, 2},
-      {bf16, 2, 96, 72, 65, 3},
-      {bf16, 1, 96, 76, 72, 2},
-      {bf16, 1, 96, 76, 65, 3},
-      {bf16, 1, 96, 72, 72, 1},
-      {bf16, 1, 96, 74, 72, kSums, 1}};
+      {bf16, 1, 96, 72, 65, 2, 2},
+      {bf16, 2, 96, 72, 65, 3, 3},
+      {bf16, 1, 96, 76, 72, 2, 2},
+      {bf16, 1, 96, 76, 65, 3, 3},
+      {bf16, 1, 96, 72, 72, 1, 1},
+      {bf16, 1, 96, 74, 72, 9, 5}};
   for (const Product& product : products)
     for (const int32_t ranks : {1, 2}) {
-      const int64_t wanted = product.of_leaves + 8 / ranks * product.of_each;
+      const int64_t wanted = ranks == 1 ? product.of_one : product.of_two;
       start(ranks, [&](int32_t rank) {
         const int64_t launches = launches_of(product, rank, ranks);
         if (launches != wanted) fprintf(stderr, "%ld launches\n", static_cast<long>(launches));

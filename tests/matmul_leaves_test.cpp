@@ -74,7 +74,7 @@ TEST(LeafProducts, AreAddedInPairs) {
       ASSERT_TRUE(run(*product, arguments).ok());
     }
     MadeMatmul products;
-    ASSERT_TRUE(make_leaf_products(problem, *device, make_packed, &products).ok());
+    ASSERT_TRUE(make_leaf_products(problem, 1, *device, make_packed, &products).ok());
     const Numbers c = nan;
     ASSERT_TRUE(run(*products, arguments_of(of_a, of_b, view(c, kBatch, kM, kN))).ok());
     for (size_t i = 0; i < c.size(); ++i) ASSERT_EQ(c[i], sums[0][i] + sums[1][i]) << i;
@@ -117,7 +117,7 @@ TEST(LeafProducts, TakeEachLeafOnceAndTheSumsOfTheFirstOfItsPair) {
   for (const int64_t leaves : {2, 4, 8}) {
     const MatmulProblem problem{.m = kM, .n = kN, .k = leaves * kLeaf, .leaves = leaves};
     MadeMatmul products;
-    ASSERT_TRUE(make_leaf_products(problem, *device, Recorder::make, &products).ok());
+    ASSERT_TRUE(make_leaf_products(problem, 1, *device, Recorder::make, &products).ok());
     const size_t sums = 256;  // a result, in whole units of workspace
     EXPECT_EQ(products->workspace(Direction::kForward),
               256 + (static_cast<size_t>(leaves) / 2 - 1) * sums);

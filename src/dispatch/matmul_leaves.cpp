@@ -22,10 +22,13 @@ DType sums_of(const MatmulProblem& problem) {
 
 class LeafProducts final : public Executable<Matmul> {
  public:
-  explicit LeafProducts(const MatmulProblem& problem) : problem_(problem) {}
+  LeafProducts(const MatmulProblem& problem, int64_t at_once)
+      : problem_(problem), products_(problem.leaves / at_once) {}
 
   Status make(const Device& device, MakeMatmul make_leaf) {
-    MatmulProblem leaf = leaf_of(problem_);
+    MatmulProblem leaf = problem_;
+    leaf.k /= products_;
+    leaf.leaves /= products_;
     Status status = make_leaf(leaf, device, &first_);
     leaf.beta = 1;
     if (status.ok()) status = make_leaf(leaf, device, &second_);
@@ -51,7 +54,7 @@ class LeafProducts final : public Executable<Matmul> {
       sums[pair].stride[2] = 1;
     }
     Status status;
-    for (int64_t leaf = 0; leaf < problem_.leaves && status.ok(); ++leaf) {
+    for (int64_t leaf = 0; leaf < products_ && status.ok(); ++leaf) {
       MatmulArguments of_leaf = arguments;
       of_leaf.a = part_of(arguments.a, 2, leaf);
       of_leaf.b = part_of(arguments.b, 1, leaf);
@@ -66,11 +69,11 @@ class LeafProducts final : public Executable<Matmul> {
   }
   Status backward(const NoArguments&, std::byte*, void*) const override { return {}; }
   std::string kernels() const override {
-    return concatenate(problem_.leaves, " leaves, each a product of its own: ", first_->kernels());
+    return concatenate(problem_.leaves, " leaves in ", products_, " products: ", first_->kernels());
   }
 
  private:
-  int64_t pairs() const { return problem_.leaves / 2; }
+  int64_t pairs() const { return products_ / 2; }
   int64_t bytes_of_sums() const {
     return round_up(problem_.batch * problem_.m * problem_.n * size_of(sums_of(problem_)),
                     kAlignment);
@@ -81,13 +84,14 @@ class LeafProducts final : public Executable<Matmul> {
     return static_cast<size_t>(round_up(static_cast<int64_t>(bytes), kAlignment));
   }
   Tensor part_of(Tensor operand, int depth, int64_t leaf) const {
-    operand.shape[depth] = problem_.k / problem_.leaves;
+    operand.shape[depth] = problem_.k / products_;
     operand.data = operand.as<std::byte>() +
                    leaf * operand.shape[depth] * operand.stride[depth] * size_of(operand.dtype);
     return operand;
   }
 
   MatmulProblem problem_;
+  int64_t products_;
   MadeMatmul first_, second_;
   std::unique_ptr<cuda::RankSum> sum_;
 };
@@ -304,9 +308,9 @@ Status make_loaded_by_tma(const MatmulProblem& problem, const Device& device, Ma
   return status;
 }
 
-Status make_leaf_products(const MatmulProblem& problem, const Device& device, MakeMatmul make_leaf,
-                          MadeMatmul* made) {
-  auto products = std::make_unique<LeafProducts>(problem);
+Status make_leaf_products(const MatmulProblem& problem, int64_t at_once, const Device& device,
+                          MakeMatmul make_leaf, MadeMatmul* made) {
+  auto products = std::make_unique<LeafProducts>(problem, at_once);
   Status status = products->make(device, make_leaf);
   if (status.ok()) *made = std::move(products);
   return status;

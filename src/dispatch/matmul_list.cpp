@@ -206,11 +206,15 @@ bool splits_any_size(const MatmulProblem& problem) {
   return problem.leaves > 0 && !problem.shared_depth;
 }
 
-// The problem's leaves by a kernel that sums in one order.
+// The problem's leaves by a kernel that sums so many of them, or one.
+Status make_leaves(const MatmulProblem& problem, int64_t at_once, const Device& device,
+                   MakeMatmul make, Made* made) {
+  return problem.leaves > at_once ? make_leaf_products(problem, at_once, device, make, made)
+                                  : make(problem, device, made);
+}
 template <MakeMatmul kMake>
 Status make_leaves(const MatmulProblem& problem, const Device& device, Made* made) {
-  return problem.leaves > 1 ? make_leaf_products(problem, device, kMake, made)
-                            : kMake(problem, device, made);
+  return make_leaves(problem, 1, device, kMake, made);
 }
 
 // wgmma and TMA, persistent: compute capability 9.0.
@@ -245,15 +249,6 @@ constexpr Implementation<Matmul> kSm90 = {
     .configurations = sm90_configurations,
     .make_with = make_sm90_with};
 
-bool sums_leaves_at_once(const MatmulProblem& problem, const cuda::Gpu& gpu) {
-  const auto& [multiprocessors, shared_bytes] =
-      std::pair(gpu.facts().multiprocessors, gpu.facts().shared_bytes);
-  return problem.leaves > 1 &&
-         cuda::sums_leaves(problem,
-                           cuda::choose_tensor_core_matmul(problem, multiprocessors, shared_bytes),
-                           shared_bytes);
-}
-
 // mma.sync on tensor cores, any strides: compute capability 8.0 and up.
 constexpr Implementation<Matmul> kTensorCore = {
     .name = "cuda:tensor_core",
@@ -275,10 +270,10 @@ constexpr Implementation<Matmul> kTensorCore = {
     .make =
         [](const MatmulProblem& problem, const Device& device, Made* made) {
           if (problem.dtype != DType::kF32) {
-            constexpr MakeMatmul kMake = MatmulInWorkspace<cuda::TensorCoreMatmul>::make;
-            return sums_leaves_at_once(problem, *device.gpu)
-                       ? kMake(problem, device, made)
-                       : make_leaves<kMake>(problem, device, made);
+            const int64_t at_once =
+                cuda::leaves_of_tensor_cores(problem, device.gpu->facts().shared_bytes);
+            return make_leaves(problem, at_once, device,
+                               MatmulInWorkspace<cuda::TensorCoreMatmul>::make, made);
           }
           return MatmulBetweenSignals::make(
               problem, device, make_leaves<MatmulInWorkspace<cuda::TensorCoreF32Matmul>::make>,

@@ -58,8 +58,7 @@ MatmulTensorConfig choose_tensor_core_matmul(const MatmulProblem& problem, int32
                             .activation = problem.activation,
                             .amax = problem.amax,
                             .async = problem.async()};
-  if (problem.dtype == DType::kF64)
-    config.leaves = static_cast<int>(max(problem.leaves, int64_t{1}));
+  if (problem.dtype == DType::kF64 && problem.leaves == 2) config.leaves = 2;
   std::span<const Tile> tiles = problem.dtype == DType::kF64 ? std::span<const Tile>(kDoubleTiles)
                                                              : std::span<const Tile>(kTiles);
   if (problem.dtype == DType::kF32) {
@@ -80,11 +79,14 @@ MatmulTensorConfig choose_tensor_core_matmul(const MatmulProblem& problem, int32
   return config;
 }
 
-bool sums_leaves(const MatmulProblem& problem, const MatmulTensorConfig& config,
-                 int32_t shared_bytes) {
-  return problem.dtype == DType::kF64 && !problem.async() &&
-         problem.k % (problem.leaves * config.depth()) == 0 &&
-         config.shared_bytes() <= shared_bytes;
+int64_t leaves_of_tensor_cores(const MatmulProblem& problem, int32_t shared_bytes) {
+  MatmulProblem pair = problem;
+  pair.leaves = 2;
+  const MatmulTensorConfig config = choose_tensor_core_matmul(pair, 1, shared_bytes);
+  const bool takes = problem.dtype == DType::kF64 && problem.leaves > 1 && !problem.async() &&
+                     problem.k % (problem.leaves * config.depth()) == 0 &&
+                     config.shared_bytes() <= shared_bytes;
+  return takes ? 2 : 1;
 }
 
 std::vector<std::string> tensor_core_matmul_kernels(const MatmulTensorConfig& config) {
@@ -115,11 +117,6 @@ Status TensorCoreMatmul::make(const MatmulProblem& problem, const MatmulTensorCo
   return status;
 }
 
-size_t TensorCoreMatmul::aside() const {
-  return static_cast<size_t>(matmul_tiles(problem_, config_.rows, config_.columns) *
-                             config_.aside_bytes());
-}
-
 Status TensorCoreMatmul::run(const MatmulArguments& arguments, void* workspace,
                              void* stream) const {
   if (Status status = clear_amax(gpu_, problem_, arguments, stream); !status.ok()) return status;
@@ -134,7 +131,6 @@ Status TensorCoreMatmul::run(const MatmulArguments& arguments, void* workspace,
   launch.whole_vectors = launch.a.vectors && launch.b.vectors &&
                          (a_across ? launch.rows : launch.depth) % vector == 0 &&
                          (b_across ? launch.columns : launch.depth) % vector == 0;
-  launch.aside = static_cast<unsigned char*>(workspace);
   const Gpu::Current current(gpu_);
   Status status = current.status();
   if (status.ok() && async_ != nullptr) {

@@ -18,9 +18,8 @@ std::string refuse_tensor_core_matmul(const MatmulProblem& problem);
 // `shared_bytes`: that a block may have.
 MatmulTensorConfig choose_tensor_core_matmul(const MatmulProblem& problem, int32_t multiprocessors,
                                              int32_t shared_bytes);
-// Whether one launch sums all leaves of the problem.
-bool sums_leaves(const MatmulProblem& problem, const MatmulTensorConfig& config,
-                 int32_t shared_bytes);
+// How many leaves of the problem a launch sums: 2, or 1.
+int64_t leaves_of_tensor_cores(const MatmulProblem& problem, int32_t shared_bytes);
 // Name expressions of the kernels, and their header: one for each layout of the operands, a along k
 // and across it, for each of which b along k and across it; for planes, which lie along k, one.
 std::vector<std::string> tensor_core_matmul_kernels(const MatmulTensorConfig& config);
@@ -38,8 +37,7 @@ class TensorCoreMatmul {
   static Status make(const MatmulProblem& problem, const MatmulTensorConfig& config, Gpu& gpu,
                      std::unique_ptr<TensorCoreMatmul>* made);
 
-  // The progress of chunks, or the sums of leaves. Its address is a multiple of 16.
-  size_t workspace() const { return async_ == nullptr ? aside() : async_->workspace(); }
+  size_t workspace() const { return async_ == nullptr ? 0 : async_->workspace(); }
   Status run(const MatmulArguments& arguments, void* workspace, void* stream) const;
   // Which kernel was chosen, for explain.
   std::string description() const;
@@ -47,7 +45,6 @@ class TensorCoreMatmul {
  private:
   TensorCoreMatmul(const MatmulProblem& problem, const MatmulTensorConfig& config, const Gpu& gpu)
       : problem_(problem), config_(config), gpu_(gpu) {}
-  size_t aside() const;
 
   MatmulProblem problem_;
   MatmulTensorConfig config_;

@@ -239,10 +239,10 @@ std::vector<Variant> matmul_variants(const std::string& architecture, bool commo
                                                                  .m = size,
                                                                  .n = size,
                                                                  .k = size,
-                                                                 .leaves = kLeaves},
+                                                                 .leaves = 2},
                                                                 132, 227 << 10);
     variants.push_back(
-        {concatenate("matmul of f64, in eight leaves, ", size, " x ", size, " for ", architecture),
+        {concatenate("matmul of f64, in two leaves, ", size, " x ", size, " for ", architecture),
          {kTensorCoreMatmulHeader, tensor_core_matmul_kernels(config), architecture},
          budget_of(config)});
   }

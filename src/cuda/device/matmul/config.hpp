@@ -27,7 +27,7 @@ struct MatmulTensorConfig {
   Activation activation = Activation::kNone;
   bool amax = false;
   bool async = false;  // a or b arrives in chunks, or c leaves in chunks
-  int leaves = 1;      // of k, whole steps, summed in pairs (tensor_core_leaves.hpp): 1, 2, 4 or 8
+  int leaves = 1;      // of k, whole steps (tensor_core.hpp): 1, or 2, which are added
 
   static constexpr const char* kName = "MatmulTensorConfig";
   // Every field, in the order of declaration (cuda/runtime/kernel_name.hpp).
@@ -67,10 +67,7 @@ struct MatmulTensorConfig {
     return max(stages * stage_bytes() + (leaves > 1 ? tile_bytes() : 0),
                sum_bytes() * rows * sums_pitch());
   }
-  // The sums of a tile; those that wait in the workspace are of pairs of leaves, and of pairs of
-  // these.
-  constexpr int tile_bytes() const { return sum_bytes() * rows * columns; }
-  constexpr int aside_bytes() const { return (leaves > 4 ? 2 : leaves > 2 ? 1 : 0) * tile_bytes(); }
+  constexpr int tile_bytes() const { return sum_bytes() * rows * columns; }  // sums
 };
 
 // Multiply-add of f32: 16 x 16 threads, each with `each` rows and columns of the tile.
@@ -137,7 +134,6 @@ struct MatmulLaunch {
   // Chunks of the rows and columns here; blocks take the tiles of the grid in its order.
   AsyncArguments async = {};
   TileGrid<int32_t> grid = {};
-  unsigned char* aside = nullptr;  // tensor cores, several leaves: aside_bytes() for each tile
 };
 
 }  // namespace perseid::internal::cuda

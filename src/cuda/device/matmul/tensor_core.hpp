@@ -37,12 +37,12 @@
 // arrive first, so that those that do not run yet keep nobody waiting.
 //
 // Sums are float32 (of f64 float64) in the order of k whatever the tile is: results do not depend
-// on the configuration, nor on the batch. In canonical order, of f64, leaves that are whole steps
-// follow one another without a pause of the copies.
+// on the configuration, nor on the batch. In canonical order, of f64, a kernel takes two leaves
+// that are whole steps, without a pause of the copies: the sums of the first wait in shared memory,
+// where a thread reads what it has written itself.
 #pragma once
 
 #include "cuda/device/matmul/output.hpp"
-#include "cuda/device/matmul/tensor_core_leaves.hpp"
 #include "cuda/device/matmul/tensor_core_planes.hpp"
 #include "cuda/device/matmul/tensor_core_warp.hpp"
 #include "cuda/device/ptx/cluster.hpp"
@@ -237,12 +237,9 @@ __device__ __forceinline__ void multiply(const MatmulLaunch& launch, const Matmu
     __syncthreads();
   };
   const auto stages = static_cast<int32_t>(ceil_div(launch.depth, C.depth()));
-  const int32_t of_leaf = stages / C.leaves;
-  [[maybe_unused]] int32_t leaf_end = of_leaf;
-  [[maybe_unused]] LeafSums<C> leaves(launch, memory + C.stages * C.stage_bytes());
   await_stage(0);
   if constexpr (C.planes != 2) operands[0].load(stage_at(0), row, column, 0);
-  for (int32_t stage = 0; stage < stages; ++stage) {
+  const auto run_stage = [&](int32_t stage) {
     const int next = oldest + 1 == C.stages ? 0 : oldest + 1;
     if constexpr (C.planes == 2) {
       if (stage > 0) await_stage(stage);
@@ -261,12 +258,17 @@ __device__ __forceinline__ void multiply(const MatmulLaunch& launch, const Matmu
     }
     newest = oldest;
     oldest = next;
-    if constexpr (C.leaves > 1)
-      if (stage + 1 == leaf_end) {
-        leaf_end += of_leaf;
-        leaves.end_leaf(part);
-        operands[0].load(stage_at(oldest), row, column, 0);  // registers did not keep them
-      }
+  };
+  if constexpr (C.leaves == 1) {
+    for (int32_t stage = 0; stage < stages; ++stage) run_stage(stage);
+  } else {
+    auto* const waiting = memory + C.stages * C.stage_bytes();
+#pragma unroll 1
+    for (int leaf = 0; leaf < C.leaves; ++leaf) {
+      for (int32_t left = stages / C.leaves; left > 0; --left) run_stage(0);
+      leaf == 0 ? part.put(waiting) : part.add(waiting);
+      operands[0].load(stage_at(oldest), row, column, 0);  // registers did not keep them
+    }
   }
   // All warps are done with the stages, and no copy to them is in flight: sums may overwrite them.
   ptx::cp_async_wait<0>();
