@@ -97,38 +97,47 @@ class MatmulPromotedLeafConsumer {
     for (const float factor : vectors.of_columns) refused |= isnan(factor);
     if (__any_sync(0xffffffffu, refused)) multiply_add(in_leaf, vectors, sums);
   }
-  // Four accumulators at a time: those of two rows and two columns.
+  // Sixteen accumulators at a time, of which those of refused rows and columns are kept: registers
+  // hold the leaf before.
   __device__ __forceinline__ void multiply_add(const MatmulTilePosition& leaf,
                                                const Vectors& vectors, Sums& sums) const {
+    constexpr int kTogether = 16;
     const MatmulOperand &a = arguments_.of_a, &b = arguments_.of_b;
-    const int row = epilogue_.first_row(leaf), last_row = arguments_.grid.m - 1;
-    const auto* const of_a = static_cast<const float*>(a.data) + leaf.batch * a.batch;
-    const auto* const of_b = static_cast<const float*>(b.data) + leaf.batch * b.batch;
-    const float* const upper = of_a + min(row, last_row) * a.line;
-    const float* const lower = of_a + min(row + 8, last_row) * a.line;
+    const int row = epilogue_.first_row(leaf), column = leaf.column + 2 * (lane_ % 4);
+    const int last_row = arguments_.grid.m - 1, last_column = arguments_.grid.n - 1;
     const bool of_upper = isnan(vectors.upper), of_lower = isnan(vectors.lower);
 #pragma unroll
-    for (int i = 0; i < C.columns / 2; i += 4) {
-      const bool of_left = isnan(epilogue_.of_column(vectors.of_columns, i, 0));
-      const bool of_right = isnan(epilogue_.of_column(vectors.of_columns, i, 1));
-      if (!__any_sync(0xffffffffu, of_upper || of_lower || of_left || of_right)) continue;
-      const int column = leaf.column + 2 * i + 2 * (lane_ % 4), last = arguments_.grid.n - 1;
-      const float* const left = of_b + min(column, last) * b.line;
-      const float* const right = of_b + min(column + 1, last) * b.line;
-      float made[4] = {};
-#pragma unroll 4
+    for (int first = 0; first < C.columns / 2; first += kTogether) {
+      const auto* const of_a = static_cast<const float*>(a.data) + leaf.batch * a.batch;
+      const auto* of_b = static_cast<const float*>(b.data) + leaf.batch * b.batch;
+      const float* upper = of_a + min(row, last_row) * a.line;
+      const float* lower = of_a + min(row + 8, last_row) * a.line;
+      float made[kTogether] = {};
+#pragma unroll 2
       for (int64_t k = 0; k < arguments_.depth; ++k) {
-        const int64_t in_a = k * a.depth, in_b = k * b.depth;
-        made[0] = fmaf(upper[in_a], left[in_b], made[0]);
-        made[1] = fmaf(upper[in_a], right[in_b], made[1]);
-        made[2] = fmaf(lower[in_a], left[in_b], made[2]);
-        made[3] = fmaf(lower[in_a], right[in_b], made[3]);
-      }
-      const bool is_made[] = {of_upper || of_left, of_upper || of_right, of_lower || of_left,
-                              of_lower || of_right};
+        const float above = *upper, below = *lower;
 #pragma unroll
-      for (int j = 0; j < 4; ++j)
-        if (is_made[j]) sums[i + j] = fmaf(arguments_.alpha, made[j], 0.0f);
+        for (int i = 0; i < kTogether; i += 4) {
+          const int at = column + 2 * (first + i);
+          const float left = of_b[min(at, last_column) * b.line];
+          const float right = of_b[min(at + 1, last_column) * b.line];
+          made[i] = fmaf(above, left, made[i]);
+          made[i + 1] = fmaf(above, right, made[i + 1]);
+          made[i + 2] = fmaf(below, left, made[i + 2]);
+          made[i + 3] = fmaf(below, right, made[i + 3]);
+        }
+        upper += a.depth, lower += a.depth, of_b += b.depth;
+      }
+#pragma unroll
+      for (int i = 0; i < kTogether; i += 4) {
+        const bool left = isnan(epilogue_.of_column(vectors.of_columns, first + i, 0));
+        const bool right = isnan(epilogue_.of_column(vectors.of_columns, first + i, 1));
+        const bool is_made[] = {of_upper || left, of_upper || right, of_lower || left,
+                                of_lower || right};
+#pragma unroll
+        for (int j = 0; j < 4; ++j)
+          if (is_made[j]) sums[first + i + j] = fmaf(arguments_.alpha, made[i + j], 0.0f);
+      }
     }
   }
 
