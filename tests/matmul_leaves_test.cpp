@@ -114,13 +114,15 @@ TEST(LeafProducts, TakeEachLeafOnceAndTheSumsOfTheFirstOfItsPair) {
   std::shared_ptr<const Device> device;
   ASSERT_TRUE(assume_cuda("sm_80", {}, &device).ok());
   constexpr int64_t kM = 3, kN = 5, kLeaf = 7;
-  for (const int64_t leaves : {2, 4, 8}) {
+  for (const auto& [leaves, at_once] :
+       {std::pair<int64_t, int64_t>{2, 1}, {4, 1}, {8, 1}, {4, 2}, {8, 2}}) {
+    const int64_t made = leaves / at_once, depth = at_once * kLeaf;  // products, and of each
     const MatmulProblem problem{.m = kM, .n = kN, .k = leaves * kLeaf, .leaves = leaves};
     MadeMatmul products;
-    ASSERT_TRUE(make_leaf_products(problem, 1, *device, Recorder::make, &products).ok());
+    ASSERT_TRUE(make_leaf_products(problem, at_once, *device, Recorder::make, &products).ok());
     const size_t sums = 256;  // a result, in whole units of workspace
     EXPECT_EQ(products->workspace(Direction::kForward),
-              256 + (static_cast<size_t>(leaves) / 2 - 1) * sums);
+              256 + (static_cast<size_t>(made) / 2 - 1) * sums);
     const Numbers a(static_cast<size_t>(kM * problem.k)), b(static_cast<size_t>(problem.k * kN)),
         c(static_cast<size_t>(kM * kN));
     calls().clear();
@@ -128,18 +130,19 @@ TEST(LeafProducts, TakeEachLeafOnceAndTheSumsOfTheFirstOfItsPair) {
         run(*products,
             arguments_of(view(a, 1, kM, problem.k), view(b, 1, problem.k, kN), view(c, 1, kM, kN)));
     // Several pairs are added by a kernel, which this GPU cannot have.
-    EXPECT_EQ(status.ok(), leaves == 2);
-    ASSERT_EQ(calls().size(), static_cast<size_t>(leaves));
+    EXPECT_EQ(status.ok(), made == 2);
+    ASSERT_EQ(calls().size(), static_cast<size_t>(made));
     const std::byte* first_sums = nullptr;
-    for (int64_t leaf = 0; leaf < leaves; ++leaf) {
-      SCOPED_TRACE(testing::Message() << "leaf " << leaf << " of " << leaves);
+    for (int64_t leaf = 0; leaf < made; ++leaf) {
+      SCOPED_TRACE(testing::Message()
+                   << "product " << leaf << " of " << made << ", leaves " << leaves);
       const auto& [beta, padded_rows, of_leaf] = calls()[static_cast<size_t>(leaf)];
       EXPECT_EQ(beta, leaf % 2);
       EXPECT_FALSE(padded_rows);
-      EXPECT_EQ(of_leaf.a.data, a.data() + leaf * kLeaf);
-      EXPECT_EQ(of_leaf.b.data, b.data() + leaf * kLeaf * kN);
-      EXPECT_EQ(of_leaf.a.shape[2], kLeaf);
-      EXPECT_EQ(of_leaf.b.shape[1], kLeaf);
+      EXPECT_EQ(of_leaf.a.data, a.data() + leaf * depth);
+      EXPECT_EQ(of_leaf.b.data, b.data() + leaf * depth * kN);
+      EXPECT_EQ(of_leaf.a.shape[2], depth);
+      EXPECT_EQ(of_leaf.b.shape[1], depth);
       EXPECT_EQ(of_leaf.c0.data, of_leaf.c.data);
       EXPECT_EQ(of_leaf.c.stride[1], kN);
       if (leaf < 2) {
