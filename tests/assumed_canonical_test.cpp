@@ -63,10 +63,10 @@ TEST(AssumedCanonicalOrder, HasTheSameKernelsForAnyNumberOfRanks) {
          {capability, bf16, 512, 512, 4096, of_16_bits, of_16_bits},
          {capability, bf16, 64, 33, 4096, tensor_core, of_16_bits},
          {capability, bf16, 512, 512, 4096, tensor_core, tensor_core, tensor_core},
-         // One leaf of 8 ranks is no multiple of a step, as none of one rank is.
-         {capability, f16, 512, 512, 4096 + 64, tensor_core, of_16_bits},
-         {capability, f16, 64, 24, 520, tensor_core, of_16_bits},
-         {capability, bf16, 64, 24, 8, tensor_core, of_16_bits},
+         // Leaves that are no whole steps, nor whole vectors.
+         {capability, f16, 512, 512, 4096 + 64, of_16_bits, of_16_bits},
+         {capability, f16, 64, 24, 520, of_16_bits, of_16_bits},
+         {capability, bf16, 64, 24, 8, of_16_bits, of_16_bits},
          {capability, bf16, 64, 24, 0, tensor_core, tensor_core}});
   }
   for (const CanonicalProduct& product : products)
@@ -81,7 +81,7 @@ TEST(AssumedCanonicalOrder, HasTheSameKernelsForAnyNumberOfRanks) {
         expect_has(text, std::string("one ") + product.reduced + " whose result leaves");
         // Several leaves that are products are complete at once.
         const bool fused = (product.reduced == sm90 && product.dtype != f32) || ranks == 8;
-        expect_has(text, fused ? "fused as asked for" : "unfused: each leaf is a product of its");
+        expect_has(text, fused ? "fused as asked for" : "unfused: the kernels that sum its leaves");
       }
       for (const std::string& text : explained(
                ranks, [&](const Group& group) { return gather(product, ranks, context(), group); }))
@@ -107,8 +107,8 @@ TEST(AssumedCanonicalOrder, IsRefusedWhereItCannotHold) {
          }))
       expect_has(text, sentence);
   };
-  expect_refused("made for leaves whose depth is a multiple of 64, got k 260 in 4",
-                 {"sm_90", bf16, 64, 64, 520, "", "", "cuda:sm90"});
+  expect_refused("in canonical order of a multiple of 4 columns, got n 66",
+                 {"sm_90", bf16, 64, 66, 520, "", "", "cuda:sm90"});
   expect_refused("with n that is a multiple of 4 where sums are over ranks, got 510",
                  {"sm_90", f32, 512, 510, 2048, "", "", "cuda:sm90"});
   expect_refused("of 8-bit types does not sum in leaves", {"sm_90", f8e4m3, 64, 64, 512, "", ""});

@@ -77,10 +77,11 @@ struct LeafProblem {
   const char* asked = nullptr;
   bool wild = false;  // a row and a column that halves of f16 cannot carry
 
-  // cuda:sm90 takes sums of f32 that TMA stores.
+  // cuda:sm90 takes sums that TMA stores.
   const char* kernels_on(const std::string& capability) const {
-    const bool split = dtype == perseid::f32 && kernels == kTensorCore && asked == nullptr;
-    return split && n % 4 == 0 && capability == "9.0" ? "cuda:sm90" : kernels;
+    const bool of_tensor_cores = kernels == kTensorCore && asked == nullptr;
+    const bool on_hopper = of_tensor_cores && dtype != perseid::f64 && capability == "9.0";
+    return on_hopper && n % 4 == 0 ? "cuda:sm90" : kernels;
   }
   int64_t k() const { return kLeafCount * leaf; }
   std::vector<int64_t> shape(int64_t rows, int64_t columns) const {
@@ -90,9 +91,9 @@ struct LeafProblem {
 };
 
 // The first two are those of cuda:sm90 on Hopper: tiles of either number of consumers, with rows
-// that overhang. In a product of each leaf: f32 on either side of the size from which it is split;
-// depths that whole steps do not divide, nor vectors; what halves of f16 cannot carry. Ranks may
-// share a GPU: the sums over them have fewer blocks than it holds at once.
+// that overhang. f32 on either side of the size from which it is split; depths that whole steps do
+// not divide, nor vectors, and rows that TMA does not load; what halves of f16 cannot carry. Ranks
+// may share a GPU: the sums over them have fewer blocks than it holds at once.
 std::vector<LeafProblem> leaf_problems() {
   using namespace perseid;
   return {
@@ -112,6 +113,13 @@ std::vector<LeafProblem> leaf_problems() {
        .kernels = kTensorCore},
       {.dtype = f64,
        .out_dtype = f64,
+       .batch = 2,
+       .m = 150,
+       .n = 137,
+       .leaf = 48,
+       .kernels = kTensorCore},
+      {.dtype = f64,
+       .out_dtype = f64,
        .m = 130,
        .n = 71,
        .leaf = 5,
@@ -125,6 +133,9 @@ std::vector<LeafProblem> leaf_problems() {
        .bias = true,
        .kernels = kTensorCore},
       {.dtype = f16, .batch = 2, .m = 90, .n = 41, .leaf = 40, .kernels = kTensorCore},
+      {.dtype = f16, .batch = 2, .m = 90, .n = 44, .leaf = 40, .kernels = kTensorCore},
+      {.dtype = bf16, .batch = 2, .m = 90, .n = 48, .leaf = 72, .kernels = kTensorCore},
+      {.dtype = bf16, .batch = 2, .m = 130, .n = 264, .leaf = 67, .kernels = kTensorCore},
       {.dtype = bf16, .m = 64, .n = 64, .leaf = 1, .kernels = kTensorCore},
       {.dtype = bf16, .m = 70, .n = 33, .leaf = 64, .kernels = kTensorCore, .asked = kTensorCore},
   };
@@ -135,6 +146,24 @@ void scale_line(Matrix& matrix, size_t first, size_t step, size_t count, float f
     const float scaled = factor * matrix.value(first + i * step);
     std::memcpy(matrix.at(first + i * step), &scaled, sizeof scaled);
   }
+}
+
+// With more rows and columns, which hold zeros, so that both are multiples.
+Matrix padded(const Matrix& matrix, int64_t multiple) {
+  std::vector<int64_t> shape = matrix.shape;
+  const size_t last = shape.size() - 1;
+  for (const size_t dim : {last - 1, last})
+    shape[dim] = (shape[dim] + multiple - 1) / multiple * multiple;
+  Matrix made(shape, matrix.dtype, 0);
+  const int64_t rows = matrix.shape[last - 1], columns = matrix.shape[last];
+  const int64_t entries = last == 2 ? shape[0] : 1;
+  for (int64_t row = 0; row < entries * rows; ++row) {
+    const int64_t to = row / rows * shape[last - 1] + row % rows;
+    std::memcpy(made.at(static_cast<size_t>(to * shape[last])),
+                matrix.bytes.data() + row * columns * bytes_of(matrix.dtype),
+                static_cast<size_t>(columns * bytes_of(matrix.dtype)));
+  }
+  return made;
 }
 
 struct Operands {
@@ -152,9 +181,13 @@ struct Operands {
     }
     const Matrix sum = sum_of_leaves([&](int64_t i) {
       const int64_t begin = i * problem.leaf, end = begin + problem.leaf;
-      return gpu_product(context, part_of(a, -1, begin, end), part_of(b, -2, begin, end),
-                         sums_of(problem.dtype), nullptr, Layout::kSideBySide,
-                         problem.kernels_on(capability_of(context)));
+      // The plain product of 16 bits by cuda:sm90 is another where TMA takes no operands.
+      const int64_t multiple = bytes_of(problem.dtype) == 2 ? 8 : 1;
+      const Matrix product =
+          gpu_product(context, padded(part_of(a, -1, begin, end), multiple),
+                      padded(part_of(b, -2, begin, end), multiple), sums_of(problem.dtype), nullptr,
+                      Layout::kSideBySide, problem.kernels_on(capability_of(context)));
+      return part_of(part_of(product, -1, 0, problem.n), -2, 0, problem.m);
     });
     wanted = rounded(problem.bias ? plus(sum, widened(bias)) : sum, problem.out_dtype);
   }

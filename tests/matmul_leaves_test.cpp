@@ -74,7 +74,7 @@ TEST(LeafProducts, AreAddedInPairs) {
       ASSERT_TRUE(run(*product, arguments).ok());
     }
     MadeMatmul products;
-    ASSERT_TRUE(make_leaf_products(problem, *device, make_packed, &products).ok());
+    ASSERT_TRUE(make_leaf_products(problem, 1, *device, make_packed, &products).ok());
     const Numbers c = nan;
     ASSERT_TRUE(run(*products, arguments_of(of_a, of_b, view(c, kBatch, kM, kN))).ok());
     for (size_t i = 0; i < c.size(); ++i) ASSERT_EQ(c[i], sums[0][i] + sums[1][i]) << i;
@@ -114,13 +114,15 @@ TEST(LeafProducts, TakeEachLeafOnceAndTheSumsOfTheFirstOfItsPair) {
   std::shared_ptr<const Device> device;
   ASSERT_TRUE(assume_cuda("sm_80", {}, &device).ok());
   constexpr int64_t kM = 3, kN = 5, kLeaf = 7;
-  for (const int64_t leaves : {2, 4, 8}) {
+  for (const auto& [leaves, at_once] :
+       {std::pair<int64_t, int64_t>{2, 1}, {4, 1}, {8, 1}, {4, 2}, {8, 2}}) {
+    const int64_t made = leaves / at_once, depth = at_once * kLeaf;  // products, and of each
     const MatmulProblem problem{.m = kM, .n = kN, .k = leaves * kLeaf, .leaves = leaves};
     MadeMatmul products;
-    ASSERT_TRUE(make_leaf_products(problem, *device, Recorder::make, &products).ok());
+    ASSERT_TRUE(make_leaf_products(problem, at_once, *device, Recorder::make, &products).ok());
     const size_t sums = 256;  // a result, in whole units of workspace
     EXPECT_EQ(products->workspace(Direction::kForward),
-              256 + (static_cast<size_t>(leaves) / 2 - 1) * sums);
+              256 + (static_cast<size_t>(made) / 2 - 1) * sums);
     const Numbers a(static_cast<size_t>(kM * problem.k)), b(static_cast<size_t>(problem.k * kN)),
         c(static_cast<size_t>(kM * kN));
     calls().clear();
@@ -128,18 +130,19 @@ TEST(LeafProducts, TakeEachLeafOnceAndTheSumsOfTheFirstOfItsPair) {
         run(*products,
             arguments_of(view(a, 1, kM, problem.k), view(b, 1, problem.k, kN), view(c, 1, kM, kN)));
     // Several pairs are added by a kernel, which this GPU cannot have.
-    EXPECT_EQ(status.ok(), leaves == 2);
-    ASSERT_EQ(calls().size(), static_cast<size_t>(leaves));
+    EXPECT_EQ(status.ok(), made == 2);
+    ASSERT_EQ(calls().size(), static_cast<size_t>(made));
     const std::byte* first_sums = nullptr;
-    for (int64_t leaf = 0; leaf < leaves; ++leaf) {
-      SCOPED_TRACE(testing::Message() << "leaf " << leaf << " of " << leaves);
+    for (int64_t leaf = 0; leaf < made; ++leaf) {
+      SCOPED_TRACE(testing::Message()
+                   << "product " << leaf << " of " << made << ", leaves " << leaves);
       const auto& [beta, padded_rows, of_leaf] = calls()[static_cast<size_t>(leaf)];
       EXPECT_EQ(beta, leaf % 2);
       EXPECT_FALSE(padded_rows);
-      EXPECT_EQ(of_leaf.a.data, a.data() + leaf * kLeaf);
-      EXPECT_EQ(of_leaf.b.data, b.data() + leaf * kLeaf * kN);
-      EXPECT_EQ(of_leaf.a.shape[2], kLeaf);
-      EXPECT_EQ(of_leaf.b.shape[1], kLeaf);
+      EXPECT_EQ(of_leaf.a.data, a.data() + leaf * depth);
+      EXPECT_EQ(of_leaf.b.data, b.data() + leaf * depth * kN);
+      EXPECT_EQ(of_leaf.a.shape[2], depth);
+      EXPECT_EQ(of_leaf.b.shape[1], depth);
       EXPECT_EQ(of_leaf.c0.data, of_leaf.c.data);
       EXPECT_EQ(of_leaf.c.stride[1], kN);
       if (leaf < 2) {
@@ -194,6 +197,70 @@ TEST(ResultsStoredByTma, AreMadeInTheWorkspaceWhereItCannot) {
     EXPECT_EQ(made.stride[1], result.storable ? result.row : 8);
     EXPECT_EQ(made.shape[2], result.n);
   }
+}
+
+// TMA loads vectors of 16 bytes, of whole leaves: other operands are copied to the workspace.
+TEST(OperandsLoadedByTma, AreCopiedWhereItCannot) {
+  std::shared_ptr<const Device> device;
+  ASSERT_TRUE(assume_cuda("sm_90", {}, &device).ok());
+  constexpr int64_t kM = 16, kN = 24;
+  alignas(16) static uint16_t memory[1 << 14];
+  struct Layout {
+    int64_t leaf, leaves, a_row, a_column, b_row, b_column, offset;
+    bool loadable;
+  };
+  for (const Layout& layout : {Layout{72, 2, 144, 1, 24, 1, 0, true},
+                               {72, 2, 152, 1, 1, 144, 8, true},
+                               {65, 2, 1, 16, 24, 1, 0, true},
+                               {65, 2, 1, 16, 1, 136, 0, false},
+                               {65, 2, 136, 1, 24, 1, 0, false},
+                               {65, 1, 72, 1, 24, 1, 0, true},
+                               {65, 1, 65, 1, 24, 1, 0, false},
+                               {72, 2, 144, 1, 28, 1, 0, false},
+                               {72, 2, 144, 1, 24, 1, 4, false},
+                               {72, 2, 2, 32, 24, 1, 0, false},
+                               {72, 2, -144, 1, 24, 1, 4096, false}}) {
+    SCOPED_TRACE(testing::Message()
+                 << "leaf " << layout.leaf << " of " << layout.leaves << ", a by " << layout.a_row
+                 << " and " << layout.a_column << ", b by " << layout.b_row << " and "
+                 << layout.b_column << ", offset " << layout.offset);
+    const MatmulProblem problem{.dtype = DType::kBF16,
+                                .m = kM,
+                                .n = kN,
+                                .k = layout.leaves * layout.leaf,
+                                .leaves = layout.leaves,
+                                .shared_depth = true};
+    EXPECT_TRUE(may_need_copies(problem));
+    MadeMatmul recorder, product;
+    ASSERT_TRUE(Recorder::make(problem, *device, &recorder).ok());
+    ASSERT_TRUE(make_loaded_by_tma(problem, *device, std::move(recorder), &product).ok());
+    const auto operand = [&](int64_t rows, int64_t columns, int64_t row, int64_t column) {
+      return Tensor{.data = memory + layout.offset,
+                    .dtype = DType::kBF16,
+                    .rank = 3,
+                    .shape = {1, rows, columns},
+                    .stride = {0, row, column}};
+    };
+    const Numbers c(kM * kN);
+    calls().clear();
+    const Status status =
+        run(*product, arguments_of(operand(kM, problem.k, layout.a_row, layout.a_column),
+                                   operand(problem.k, kN, layout.b_row, layout.b_column),
+                                   view(c, 1, kM, kN)));
+    EXPECT_EQ(status.ok(), layout.loadable);  // this GPU cannot copy
+    EXPECT_EQ(calls().size(), layout.loadable ? 1U : 0U);
+    for (const Call& call : calls()) EXPECT_EQ(call.arguments.a.data, memory + layout.offset);
+  }
+}
+
+TEST(OperandsLoadedByTma, AreAnyOfWholeSteps) {
+  MatmulProblem problem{.dtype = DType::kBF16, .k = 8 * 64, .leaves = 8, .shared_depth = true};
+  EXPECT_FALSE(may_need_copies(problem));
+  problem.leaves = 1;  // of 8 ranks
+  problem.k = 72;
+  EXPECT_TRUE(may_need_copies(problem));
+  problem.shared_depth = false;
+  EXPECT_FALSE(may_need_copies(problem));
 }
 
 TEST(LeafProducts, AreRefusedWhatTheyDoNotAdd) {

@@ -167,7 +167,7 @@ Status MatmulReducePlan::make_product(const op::DevicePointer& device,
   Status status = make();
   inner.sink_c = nullptr;
   if (device->gpu != nullptr && canonical_ && fused_ && status.code() == PERSEID_UNSUPPORTED) {
-    forecast.staged = "each leaf is a product of its own, and none is complete before the last";
+    forecast.staged = "the kernels that sum its leaves leave nothing before they end";
     fused_ = choose_fusion(desc.fusion, forecast, &why_);
     status = make();
   }

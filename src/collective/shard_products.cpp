@@ -48,8 +48,9 @@ Status ShardProducts::make(const op::DevicePointer& device, const Problem& probl
   // An average over another number of ranks is a quotient, not a product.
   const bool averages = !problem.average || is_power_of_2(ranks);
   if (device->gpu == nullptr || device->gpu->facts().architecture != "sm_90a" || !small || !named ||
-      !device->forced_implementation.empty() || !averages || ranks < 2 || desc.k % 8 != 0 ||
-      desc.n % 8 != 0 || size_of(problem.out_dtype) != 2 || problem.shards.size(problem.rank) == 0)
+      !device->forced_implementation.empty() || !averages || ranks < 2 ||
+      desc.k / max(problem.leaves, int64_t{1}) % 8 != 0 || desc.n % 8 != 0 ||
+      size_of(problem.out_dtype) != 2 || problem.shards.size(problem.rank) == 0)
     return {};
   std::unique_ptr<ShardProducts> made(new ShardProducts(problem));
   const MatmulProblem product = made->product_of(problem);

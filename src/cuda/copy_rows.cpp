@@ -27,10 +27,12 @@ CopiedRows rows_of(const TensorCopy& copy) {
 }
 
 // Whether vectors divide whatever is added to an address.
+bool writes_vectors(const CopiedRows& rows) {
+  return (reinterpret_cast<int64_t>(rows.to) | rows.to_outer | rows.to_inner) % kVector == 0;
+}
 bool takes_vectors(const CopiedRows& rows) {
-  const int64_t all = reinterpret_cast<int64_t>(rows.from) | reinterpret_cast<int64_t>(rows.to) |
-                      rows.from_outer | rows.from_inner | rows.to_outer | rows.to_inner | rows.run;
-  return all % kVector == 0;
+  const int64_t read = reinterpret_cast<int64_t>(rows.from) | rows.from_outer | rows.from_inner;
+  return (read | rows.run) % kVector == 0 && writes_vectors(rows);
 }
 
 }  // namespace
@@ -39,7 +41,7 @@ std::vector<std::string> copy_rows_kernels() {
   const auto name = [](int64_t bytes) {
     return concatenate("perseid::internal::cuda::copy_rows<", bytes, ">");
   };
-  return {name(kElement), name(kVector)};
+  return {name(kElement), name(kVector), "perseid::internal::cuda::copy_rows<16, true>"};
 }
 
 Status load_copy_rows(Gpu& gpu) {
@@ -54,7 +56,7 @@ Status copy_rows(Gpu& gpu, std::span<const TensorCopy> copies, void* stream) {
   if (status.ok()) status = current.status();
   for (size_t next = 0; status.ok() && next < copies.size();) {
     CopyRowsArguments arguments;
-    bool vectors = true;
+    bool vectors = true, gathers = true;
     int64_t longest = 0, rows = 0;
     for (; next < copies.size() && arguments.count < CopyRowsArguments::kMost; ++next) {
       if (copies[next].from.elements() == 0) continue;
@@ -63,17 +65,20 @@ Status copy_rows(Gpu& gpu, std::span<const TensorCopy> copies, void* stream) {
         return Status::error(PERSEID_UNSUPPORTED, "a copy of ", added.outer, " times ", added.inner,
                              " runs was needed, expected at most ", kMostRuns);
       vectors = vectors && takes_vectors(added);
+      gathers = gathers && copies[next].padded && writes_vectors(added);
       longest = max(longest, int64_t{added.run});
       rows = max(rows, int64_t{added.outer} * added.inner);
     }
     if (arguments.count == 0) return {};
-    const int64_t vector = vectors ? kVector : kElement;
+    const int64_t vector = vectors || gathers ? kVector : kElement;
     while (arguments.lanes > 1 && arguments.lanes / 2 * vector >= longest) arguments.lanes /= 2;
     const int64_t groups = kCopyRowsThreads / arguments.lanes;
     const int64_t each = ceil_div(rows, groups * kRowsInFlight);
     const int64_t most = kBlocksEach * gpu.facts().multiprocessors / arguments.count;
     status = gpu.launch(
-        (*kernels)[vectors ? 1 : 0],
+        (*kernels)[vectors   ? 1
+                   : gathers ? 2
+                             : 0],
         {.blocks = arguments.count * max(min(each, most), int64_t{1}), .threads = kCopyRowsThreads},
         &arguments, stream);
   }

@@ -20,6 +20,7 @@ std::vector<std::string> copy_rows_kernels();
 // Tensors of 3 dimensions of the same shape and type, whose last dimension is contiguous.
 struct TensorCopy {
   Tensor from, to;
+  bool padded = false;  // zeros may follow the last dimension of `to`, up to 16 bytes
 };
 // Before copy_rows(), where that must not load kernels.
 Status load_copy_rows(Gpu& gpu);

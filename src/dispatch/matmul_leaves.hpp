@@ -1,8 +1,9 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
 // Matmul in canonical order (math/leaf_tree.hpp) by GPU kernels that know nothing of leaves: each
-// leaf of the depth is a product of its own, in float32 (float64 of f64). The second leaf of a pair
-// takes the sums of the first as its c0; then a kernel adds the pairs (cuda/rank_sum.hpp).
+// leaf of the depth is a product of its own, in float32 (float64 of f64), or some neighbours are.
+// The second product of a pair takes the sums of the first as its c0; then a kernel adds the pairs
+// (cuda/rank_sum.hpp).
 #pragma once
 
 #include "dispatch/implementation.hpp"
@@ -16,13 +17,20 @@ using MakeMatmul = Status (*)(const MatmulProblem& problem, const Device& device
 MatmulProblem leaf_of(MatmulProblem problem);
 // Why a problem of several leaves is not made so, as a sentence's end; "" where it is.
 std::string refuse_leaf_products(const MatmulProblem& problem);
-// The rows of c lie side by side. make_leaf: of the kernels.
-Status make_leaf_products(const MatmulProblem& problem, const Device& device, MakeMatmul make_leaf,
-                          MadeMatmul* made);
+// The rows of c lie side by side. make_leaf: of the kernels, which sum `at_once` leaves.
+Status make_leaf_products(const MatmulProblem& problem, int64_t at_once, const Device& device,
+                          MakeMatmul make_leaf, MadeMatmul* made);
 
 // A product in canonical order by kernels whose results TMA stores: any other one is made in the
 // workspace and copied. beta is 0.
 Status make_stored_by_tma(const MatmulProblem& problem, const Device& device, MakeMatmul make,
+                          MadeMatmul* made);
+
+// Leaves that ranks share, of 16 bits, by a product whose operands TMA loads: those that it does
+// not take are copied to the workspace. Where leaves are whole steps nothing is copied: the product
+// refuses such operands.
+bool may_need_copies(const MatmulProblem& problem);
+Status make_loaded_by_tma(const MatmulProblem& problem, const Device& device, MadeMatmul product,
                           MadeMatmul* made);
 
 }  // namespace perseid::internal::dispatch

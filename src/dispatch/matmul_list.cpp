@@ -6,6 +6,7 @@
 #include "cpu/waits.hpp"
 #include "cuda/matmul/arguments.hpp"
 #include "cuda/matmul/fma.hpp"
+#include "cuda/matmul/tensor_core.hpp"
 #include "cuda/matmul/tensor_core_f32.hpp"
 #include "cuda/matmul/whole_chunks.hpp"
 #include "cuda/sm90/matmul.hpp"
@@ -111,8 +112,11 @@ Status make_sm90(const MatmulProblem& problem, const cuda::Sm90MatmulConfig& con
                  const char* origin, const Device& device, Made* made) {
   std::unique_ptr<cuda::Sm90Matmul> matmul;
   Status status = cuda::Sm90Matmul::make(problem, config, *device.gpu, &matmul);
-  if (status.ok())
-    *made = std::make_unique<MatmulInWorkspace<cuda::Sm90Matmul>>(std::move(matmul), origin);
+  if (!status.ok()) return status;
+  Made product = std::make_unique<MatmulInWorkspace<cuda::Sm90Matmul>>(std::move(matmul), origin);
+  if (may_need_copies(problem))
+    return make_loaded_by_tma(problem, device, std::move(product), made);
+  *made = std::move(product);
   return status;
 }
 
@@ -202,11 +206,15 @@ bool splits_any_size(const MatmulProblem& problem) {
   return problem.leaves > 0 && !problem.shared_depth;
 }
 
-// The problem's leaves by a kernel that sums in one order.
+// The problem's leaves by a kernel that sums so many of them, or one.
+Status make_leaves(const MatmulProblem& problem, int64_t at_once, const Device& device,
+                   MakeMatmul make, Made* made) {
+  return problem.leaves > at_once ? make_leaf_products(problem, at_once, device, make, made)
+                                  : make(problem, device, made);
+}
 template <MakeMatmul kMake>
 Status make_leaves(const MatmulProblem& problem, const Device& device, Made* made) {
-  return problem.leaves > 1 ? make_leaf_products(problem, device, kMake, made)
-                            : kMake(problem, device, made);
+  return make_leaves(problem, 1, device, kMake, made);
 }
 
 // wgmma and TMA, persistent: compute capability 9.0.
@@ -235,7 +243,8 @@ constexpr Implementation<Matmul> kSm90 = {
           if (problem.dtype != DType::kF32) return make_sm90(problem, device, made);
           constexpr MakeMatmul kMake = MatmulInWorkspace<cuda::Sm90F32Matmul>::make;
           if (splits_any_size(problem)) return make_stored_by_tma(problem, device, kMake, made);
-          return make_leaves<kMake>(problem, device, made);
+          return problem.precision == Precision::kTF32 ? make_leaves<kMake>(problem, device, made)
+                                                       : kMake(problem, device, made);
         },
     .configurations = sm90_configurations,
     .make_with = make_sm90_with};
@@ -260,9 +269,12 @@ constexpr Implementation<Matmul> kTensorCore = {
         },
     .make =
         [](const MatmulProblem& problem, const Device& device, Made* made) {
-          if (problem.dtype != DType::kF32)
-            return make_leaves<MatmulInWorkspace<cuda::TensorCoreMatmul>::make>(problem, device,
-                                                                                made);
+          if (problem.dtype != DType::kF32) {
+            const int64_t at_once =
+                cuda::leaves_of_tensor_cores(problem, device.gpu->facts().shared_bytes);
+            return make_leaves(problem, at_once, device,
+                               MatmulInWorkspace<cuda::TensorCoreMatmul>::make, made);
+          }
           return MatmulBetweenSignals::make(
               problem, device, make_leaves<MatmulInWorkspace<cuda::TensorCoreF32Matmul>::make>,
               made);

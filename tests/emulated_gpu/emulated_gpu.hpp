@@ -313,6 +313,10 @@ inline uint32_t __ballot_sync(uint32_t, bool mine) {
   for (int lane = 0; lane < 32; ++lane) bits |= static_cast<uint32_t>(all[lane]) << lane;
   return bits;
 }
+// The low word of high:low, shifted to the right by so many bits, fewer than 32.
+inline uint32_t __funnelshift_r(uint32_t low, uint32_t high, uint32_t bits) {
+  return static_cast<uint32_t>((uint64_t{high} << 32 | low) >> (bits % 32));
+}
 inline bool __any_sync(uint32_t mask, bool mine) { return __ballot_sync(mask, mine) != 0; }
 inline bool __all_sync(uint32_t mask, bool mine) { return __ballot_sync(mask, mine) == ~0u; }
 inline void __threadfence() {}

@@ -54,7 +54,7 @@ Status Split::make(const SplitConfig& config, Gpu& gpu) {
   return status;
 }
 
-size_t Split::bytes(int64_t lines, int64_t depth) const {
+size_t Split::bytes_of(int64_t lines, int64_t depth) const {
   return static_cast<size_t>(plane_bytes(config_, lines, depth) +
                              round_up(lines * size_of(DType::kF32), kAlignment));
 }
@@ -64,9 +64,8 @@ int64_t Split::entries_at_a_time(const MatmulProblem& problem) {
   return clamp<int64_t>(kMostElements / max<int64_t>(each, 1), 1, max<int64_t>(problem.batch, 1));
 }
 
-size_t Split::bytes(const MatmulProblem& problem) const {
-  const int64_t entries = entries_at_a_time(problem);
-  return bytes(entries * problem.m, problem.k) + bytes(entries * problem.n, problem.k);
+size_t Split::bytes(const MatmulProblem& problem, int64_t entries) const {
+  return bytes_of(entries * problem.m, problem.k) + bytes_of(entries * problem.n, problem.k);
 }
 
 Split::Operands Split::place(const MatmulProblem& problem, const MatmulLaunch& launch,
@@ -81,7 +80,7 @@ Split::Operands Split::place(const MatmulProblem& problem, const MatmulLaunch& l
     operand->planes = memory;
     operand->factors = reinterpret_cast<float*>(
         memory + plane_bytes(config_, operand->entries * operand->lines, launch.depth));
-    memory += bytes(operand->entries * most_lines, launch.depth);
+    memory += bytes_of(operand->entries * most_lines, launch.depth);
   }
   return operands;
 }

@@ -29,7 +29,10 @@ class Split {
   // Batch entries of a product whose planes are in the workspace at a time, and the bytes of those;
   // a multiple of 256.
   static int64_t entries_at_a_time(const MatmulProblem& problem);
-  size_t bytes(const MatmulProblem& problem) const;
+  size_t bytes(const MatmulProblem& problem) const {
+    return bytes(problem, entries_at_a_time(problem));
+  }
+  size_t bytes(const MatmulProblem& problem, int64_t entries) const;
   // a and b of a launch over so many entries of the problem, and over all or some of its rows and
   // columns: their planes and factors lie in a workspace of so many bytes, which begins at a
   // multiple of 256, those of b where they lie for all rows and columns.
@@ -42,7 +45,7 @@ class Split {
   Status run(const Gpu& gpu, const Operands& operands, int64_t depth, void* stream) const;
 
  private:
-  size_t bytes(int64_t lines, int64_t depth) const;
+  size_t bytes_of(int64_t lines, int64_t depth) const;
 
   SplitConfig config_;
   std::vector<Kernel> kernels_;

@@ -58,6 +58,7 @@ MatmulTensorConfig choose_tensor_core_matmul(const MatmulProblem& problem, int32
                             .activation = problem.activation,
                             .amax = problem.amax,
                             .async = problem.async()};
+  if (problem.dtype == DType::kF64 && problem.leaves == 2) config.leaves = 2;
   std::span<const Tile> tiles = problem.dtype == DType::kF64 ? std::span<const Tile>(kDoubleTiles)
                                                              : std::span<const Tile>(kTiles);
   if (problem.dtype == DType::kF32) {
@@ -76,6 +77,16 @@ MatmulTensorConfig choose_tensor_core_matmul(const MatmulProblem& problem, int32
       break;
   }
   return config;
+}
+
+int64_t leaves_of_tensor_cores(const MatmulProblem& problem, int32_t shared_bytes) {
+  MatmulProblem pair = problem;
+  pair.leaves = 2;
+  const MatmulTensorConfig config = choose_tensor_core_matmul(pair, 1, shared_bytes);
+  const bool takes = problem.dtype == DType::kF64 && problem.leaves > 1 && !problem.async() &&
+                     problem.k % (problem.leaves * config.depth()) == 0 &&
+                     config.shared_bytes() <= shared_bytes;
+  return takes ? 2 : 1;
 }
 
 std::vector<std::string> tensor_core_matmul_kernels(const MatmulTensorConfig& config) {
@@ -133,7 +144,8 @@ Status TensorCoreMatmul::run(const MatmulArguments& arguments, void* workspace,
 
 std::string TensorCoreMatmul::description() const {
   return concatenate("tiles of ", config_.rows, " x ", config_.columns, ", ",
-                     config_.threads() / 32, " warps, ", config_.stages, " stages");
+                     config_.threads() / 32, " warps, ", config_.stages, " stages",
+                     config_.leaves > 1 ? concatenate(", ", config_.leaves, " leaves") : "");
 }
 
 }  // namespace perseid::internal::cuda

@@ -18,6 +18,8 @@ std::string refuse_tensor_core_matmul(const MatmulProblem& problem);
 // `shared_bytes`: that a block may have.
 MatmulTensorConfig choose_tensor_core_matmul(const MatmulProblem& problem, int32_t multiprocessors,
                                              int32_t shared_bytes);
+// How many leaves of the problem a launch sums: 2, or 1.
+int64_t leaves_of_tensor_cores(const MatmulProblem& problem, int32_t shared_bytes);
 // Name expressions of the kernels, and their header: one for each layout of the operands, a along k
 // and across it, for each of which b along k and across it; for planes, which lie along k, one.
 std::vector<std::string> tensor_core_matmul_kernels(const MatmulTensorConfig& config);

@@ -103,7 +103,7 @@ void add_sm90_f32(const std::string& name, const MatmulProblem& problem, int32_t
   variants->push_back({concatenate(name, ", planes"),
                        {kSm90MatmulHeader, sm90_f32_matmul_kernels(config), "sm_90a"},
                        budget_of(config)});
-  add_fixup(name, problem, multiprocessors, "sm_90a", variants);
+  if (problem.leaves <= 1) add_fixup(name, problem, multiprocessors, "sm_90a", variants);
 }
 void add_tensor_core_f32(const std::string& name, const MatmulProblem& problem,
                          int32_t multiprocessors, int32_t shared_bytes,
@@ -233,6 +233,19 @@ std::vector<Variant> matmul_variants(const std::string& architecture, bool commo
     return variants;
   }
   std::vector<Variant> variants = variants_of({DType::kF16, DType::kF64}, architecture);
+  for (const int64_t size : {256, 8192}) {
+    const MatmulTensorConfig config = choose_tensor_core_matmul({.dtype = DType::kF64,
+                                                                 .out_dtype = DType::kF64,
+                                                                 .m = size,
+                                                                 .n = size,
+                                                                 .k = size,
+                                                                 .leaves = 2},
+                                                                132, 227 << 10);
+    variants.push_back(
+        {concatenate("matmul of f64, in two leaves, ", size, " x ", size, " for ", architecture),
+         {kTensorCoreMatmulHeader, tensor_core_matmul_kernels(config), architecture},
+         budget_of(config)});
+  }
   if (architecture == "sm_90a") {
     add_split(&variants);
     constexpr int64_t kSize = 8192;
@@ -244,6 +257,9 @@ std::vector<Variant> matmul_variants(const std::string& architecture, bool commo
               .k = kSize,
               .leaves = kLeaves},
              132, &variants);
+    for (const int64_t leaves : {2, 4, 8})
+      add_sm90_f32(concatenate("matmul of f32, in ", leaves, " of eight leaves"),
+                   {.m = kSize, .n = kSize, .k = kSize, .leaves = leaves}, 132, &variants);
     for (const int64_t leaves : {1, 2, 4})
       add_sm90(concatenate("matmul of bf16, in ", leaves, " of eight leaves"),
                {.dtype = DType::kBF16,

@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cuda/sm90/matmul.hpp"
 
+#include <utility>
+
 #include "cuda/matmul/arguments.hpp"
 #include "cuda/runtime/kernel_name.hpp"
 #include "cuda/runtime/signals.hpp"
@@ -58,22 +60,33 @@ double split_tiles(const MatmulProblem& problem, int32_t multiprocessors,
 
 // ---- Tensor maps ----
 
-// An operand, of which a block loads `lines` lines together.
+// An operand, of which a block loads `lines` lines together. `leaf`: elements along k from one leaf
+// to the next.
 struct MappedOperand {
   bool across;  // contiguous along its lines' dimension: M-major a, N-major b
   BoxedTensor tensor;
 };
 MappedOperand map_operand(const MatmulOperand& operand, const MatmulProblem& problem, int64_t lines,
-                          int64_t depth, int box_lines) {
-  const bool across = lies_across(operand, lines);
+                          int64_t leaf, int box_lines) {
+  MappedOperand mapped{.across = lies_across(operand, lines), .tensor = {}};
   const DType dtype = problem.dtype;
-  if (across)
-    return {true, boxed_rows(operand.data, dtype, lines, depth, problem.batch, operand.depth,
-                             operand.batch, static_cast<int>(128 / size_of(dtype)))};
-  BoxedTensor tensor = boxed_rows(operand.data, dtype, depth, lines, problem.batch, operand.line,
-                                  operand.batch, box_lines);
-  tensor.stride[0] = operand.depth;
-  return {false, tensor};
+  const int64_t leaves = max(problem.leaves, int64_t{1}), depth = problem.depth() / leaves;
+  BoxedTensor& tensor = mapped.tensor;
+  if (mapped.across) {
+    tensor = boxed_rows(operand.data, dtype, lines, depth, problem.batch, operand.depth,
+                        operand.batch, static_cast<int>(128 / size_of(dtype)));
+  } else {
+    tensor = boxed_rows(operand.data, dtype, depth, lines, problem.batch, operand.line,
+                        operand.batch, box_lines);
+    tensor.stride[0] = operand.depth;
+  }
+  if (leaves > 1) {
+    tensor.size[3] = tensor.size[2];
+    tensor.stride[3] = tensor.stride[2];
+    tensor.size[2] = leaves;
+    tensor.stride[2] = leaf * operand.depth;
+  }
+  return mapped;
 }
 
 // The configuration of a launch. The transposed product has other rows.
@@ -93,8 +106,11 @@ MappedCall map_call(const MatmulProblem& problem, const Sm90MatmulConfig& config
                     const MatmulArguments& arguments) {
   const MatmulLaunch given = matmul_launch(problem, arguments);
   const int rows = config_of(config, given.transposed).loaded_rows();
-  const auto a = map_operand(given.a, problem, given.rows, given.depth, rows);
-  const auto b = map_operand(given.b, problem, given.columns, given.depth, config.b_part());
+  const int64_t leaves = max(problem.leaves, int64_t{1});
+  int64_t of_a = arguments.a.shape[2] / leaves, of_b = arguments.b.shape[1] / leaves;
+  if (given.transposed) std::swap(of_a, of_b);
+  const auto a = map_operand(given.a, problem, given.rows, of_a, rows);
+  const auto b = map_operand(given.b, problem, given.columns, of_b, config.b_part());
   MappedCall call{given, a.across, b.across, {a.tensor, b.tensor}, false};
   box_result(problem, given, &call.tensors);
   call.tensors.c.box[0] = config.out_columns();
@@ -110,13 +126,9 @@ std::string refuse_sm90_matmul(const MatmulProblem& problem) {
   if (problem.dtype != DType::kF16 && problem.dtype != DType::kBF16)
     return concatenate("made for f16 and bf16, got ", name_of(problem.dtype));
   if (problem.depth() == 0) return "there is nothing to multiply (k or alpha is 0)";
-  // The same for any number of ranks, which hold one of the leaves, or several.
-  if (constexpr int64_t kDepth = 64;
-      (problem.leaves > 1 || problem.shared_depth) && problem.k % (problem.leaves * kDepth) != 0)
-    return concatenate("made for leaves whose depth is a multiple of ", kDepth, ", got k ",
-                       problem.k, " in ", problem.leaves);
-  // A gathered operand is row-major.
-  if (constexpr int64_t kVector = 8; problem.leaves > 0 && problem.k % kVector != 0)
+  // A gathered operand is row-major. Leaves that ranks share may be copied.
+  if (constexpr int64_t kVector = 8;
+      problem.leaves > 0 && !problem.shared_depth && problem.k % kVector != 0)
     return concatenate("made in canonical order for k that is a multiple of ", kVector, ", got ",
                        problem.k);
   // Sums over ranks are float32 and row-major, and TMA stores words of 16 bytes.

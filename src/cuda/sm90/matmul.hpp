@@ -41,7 +41,8 @@ inline constexpr const char* kSm90MatmulHeader = "cuda/device/sm90/matmul/matmul
 
 // Tensors that TMA does not take (not contiguous along a row or a column, or with addresses or
 // strides that are no multiples of 16 bytes) are left to TensorCoreMatmul; parts of other ranks
-// need tensors that TMA takes.
+// need tensors that TMA takes, and so do leaves. Several leaves may lie farther from each other
+// along k than their depth: a and b have a longer k then.
 class Sm90Matmul {
  public:
   static Status make(const MatmulProblem& problem, Gpu& gpu, std::unique_ptr<Sm90Matmul>* made) {

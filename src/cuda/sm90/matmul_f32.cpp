@@ -18,10 +18,13 @@ namespace {
 // Registers hold the sums and the products of a tile, so that 192 columns are the most.
 using Tile = Sm90MatmulTile;
 constexpr Tile kSplitTiles[] = {{2, 192, 1}, {2, 128, 0.92}, {2, 64, 0.6}};
+// Of several leaves, whose sums are there too.
+constexpr Tile kLeafTiles[] = {{2, 128, 0.92}, {2, 64, 0.6}};
 constexpr Tile kTF32Tiles[] = {{2, 256, 1}, {2, 128, 0.92}, {2, 64, 0.7}};
 
 std::span<const Tile> tiles_of(const MatmulProblem& problem) {
-  return problem.precision == Precision::kTF32 ? std::span<const Tile>(kTF32Tiles) : kSplitTiles;
+  if (problem.precision == Precision::kTF32) return kTF32Tiles;
+  return problem.leaves > 1 ? std::span<const Tile>(kLeafTiles) : kSplitTiles;
 }
 
 // Pairs of blocks load a tile of b once, from so many waves of tiles on.
@@ -43,6 +46,30 @@ SplitKProblem split_problem(const MatmulProblem& problem, int32_t multiprocessor
           .group = tf32 ? 1 : 2,
           .work = tf32 ? 1.0 : 3.0,
           .multiprocessors = multiprocessors};
+}
+
+// Leaves as entries of a batch.
+MatmulProblem batch_of_leaves(MatmulProblem problem) {
+  problem.batch = problem.leaves;
+  problem.k /= problem.leaves;
+  return problem;
+}
+// The leaves of one entry, whose c is one.
+MatmulArguments leaves_of(const MatmulProblem& problem, MatmulArguments arguments, int64_t entry) {
+  const auto advance = [](Tensor* tensor, int64_t elements) {
+    tensor->data = tensor->as<std::byte>() + elements * size_of(tensor->dtype);
+  };
+  for (Tensor* tensor : {&arguments.a, &arguments.b, &arguments.c}) {
+    advance(tensor, entry * tensor->stride[0]);
+    tensor->shape[0] = problem.leaves;
+    tensor->stride[0] = 0;
+  }
+  for (const auto& [tensor, depth] : {std::pair{&arguments.a, 2}, {&arguments.b, 1}}) {
+    tensor->shape[depth] = problem.k / problem.leaves;
+    tensor->stride[0] = tensor->shape[depth] * tensor->stride[depth];
+  }
+  arguments.c0 = arguments.c;
+  return arguments;
 }
 
 // Multiply-adds of f16 that a part takes at least: 0.3 ms, of which its launches cost a twentieth.
@@ -86,6 +113,7 @@ Sm90MatmulConfig choose_sm90_f32_matmul(const MatmulProblem& problem, int32_t mu
   config.planes = tf32 ? 1 : 2;
   config.promote = tf32 ? 0 : 2;
   config.scaled = true;
+  config.leaves = static_cast<int>(max(problem.leaves, int64_t{1}));
   double best = 0;
   for (const Tile& tile : tiles_of(problem)) {
     const double time = estimate(problem, tile, multiprocessors);
@@ -115,7 +143,7 @@ Status Sm90F32Matmul::make(const MatmulProblem& problem, const Sm90MatmulConfig&
   Status status = gpu.load(kSm90MatmulHeader, sm90_f32_matmul_kernels(config), &matmul->kernels_);
   if (status.ok()) status = gpu.allow_shared(matmul->kernels_[0], config.shared_bytes());
   if (status.ok()) status = matmul->split_.make({.planes = config.planes}, gpu);
-  if (status.ok())
+  if (status.ok() && config.leaves == 1)
     status = FmaMatmul::make(problem, choose_fixup_matmul(problem, gpu.facts().multiprocessors),
                              gpu, &matmul->fixup_);
   if (status.ok() && problem.async()) {
@@ -133,11 +161,17 @@ Sm90F32Matmul::Sm90F32Matmul(const MatmulProblem& problem, const Sm90MatmulConfi
       gpu_(gpu),
       splits_(split_problem(problem, gpu.facts().multiprocessors), tiles_of(problem), config) {}
 
+size_t Sm90F32Matmul::planes_bytes() const {
+  return config_.leaves > 1 ? split_.bytes(batch_of_leaves(problem_), problem_.leaves)
+                            : split_.bytes(problem_);
+}
+
 size_t Sm90F32Matmul::chunks_at() const {
-  return static_cast<size_t>(
-      round_up(static_cast<int64_t>(split_.bytes(problem_) +
-                                    splits_.workspace(Split::entries_at_a_time(problem_))),
-               16));
+  const int64_t of_leaves = int64_t{config_.aside_bytes()} * gpu_.facts().multiprocessors;
+  return static_cast<size_t>(round_up(
+      static_cast<int64_t>(planes_bytes() + splits_.workspace(Split::entries_at_a_time(problem_))) +
+          of_leaves,
+      16));
 }
 
 size_t Sm90F32Matmul::workspace() const {
@@ -147,6 +181,7 @@ size_t Sm90F32Matmul::workspace() const {
 Status Sm90F32Matmul::run(const MatmulArguments& arguments, void* workspace, void* stream) const {
   if (Status status = clear_amax(gpu_, problem_, arguments, stream); !status.ok()) return status;
   if (arguments.c.elements() == 0) return {};
+  if (config_.leaves > 1) return run_leaves(arguments, workspace, stream);
   return chunks_ == nullptr ? run_batch(arguments, workspace, stream)
                             : run_parts(arguments, workspace, stream);
 }
@@ -157,6 +192,16 @@ Status Sm90F32Matmul::run_batch(const MatmulArguments& arguments, void* workspac
       problem_, arguments, [&](const MatmulProblem& problem, const MatmulArguments& part) {
         return multiply(problem, matmul_launch(problem, part), {}, workspace, stream);
       });
+}
+
+Status Sm90F32Matmul::run_leaves(const MatmulArguments& arguments, void* workspace,
+                                 void* stream) const {
+  const MatmulProblem leaves = batch_of_leaves(problem_);
+  Status status;
+  for (int64_t entry = 0; entry < problem_.batch && status.ok(); ++entry)
+    status = multiply(leaves, matmul_launch(leaves, leaves_of(problem_, arguments, entry)), {},
+                      workspace, stream);
+  return status;
 }
 
 // ---- Operands that arrive ----
@@ -238,13 +283,21 @@ Status Sm90F32Matmul::multiply(const MatmulProblem& problem, MatmulLaunch given,
     return fixup_->run(problem, given, stream);
   }
 
-  Sm90MatmulArguments launch = sm90_matmul_arguments(problem, config_, given);
-  launch.k_steps =
-      static_cast<int32_t>(round_up(ceil_div(row, config_.depth()), max(config_.promote, 1)));
+  std::byte* const after_planes = static_cast<std::byte*>(workspace) + planes_bytes();
+  Sm90LeafArguments launch;
+  static_cast<Sm90MatmulArguments&>(launch) = sm90_matmul_arguments(problem, config_, given);
+  launch.k_steps = static_cast<int32_t>(
+      config_.leaves * round_up(ceil_div(row, config_.depth()), max(config_.promote, 1)));
+  if (config_.leaves > 1) {
+    launch.grid.batch = 1;
+    launch.of_a = given.a;
+    launch.of_b = given.b;
+    launch.depth = given.depth;
+    launch.aside = reinterpret_cast<unsigned char*>(after_planes);
+  }
   given.row_factors = launch.row_factors = factors_of(operands.a);
   given.column_factors = launch.column_factors = factors_of(operands.b);
-  splits_.fill(problem, given, static_cast<std::byte*>(workspace) + split_.bytes(problem_),
-               &launch);
+  splits_.fill(problem, given, after_planes, &launch);
   const Gpu::Current current(gpu_);
   Status status = current.status();
   if (status.ok()) status = encode_maps(gpu_, given, tensors, &launch);
@@ -253,7 +306,7 @@ Status Sm90F32Matmul::multiply(const MatmulProblem& problem, MatmulLaunch given,
   if (status.ok()) status = split_.run(gpu_, operands, given.depth, stream);
   if (status.ok())
     status = launch_sm90_matmul(gpu_, kernels_[0], config_, launch, problem.spared, stream);
-  if (status.ok()) status = fixup_->run(problem, given, stream);
+  if (status.ok() && fixup_ != nullptr) status = fixup_->run(problem, given, stream);
   return status;
 }
 
@@ -262,6 +315,7 @@ std::string Sm90F32Matmul::description() const {
       config_.planes == 2 ? "three products of f16, tiles of " : "one product of f16, tiles of ",
       config_.rows(), " x ", config_.columns, ", ", config_.stages(), " stages, clusters of ",
       config_.cluster, splits_.description(),
+      config_.leaves > 1 ? concatenate(", ", config_.leaves, " leaves") : "",
       chunks_ == nullptr ? ""
       : has_parts()      ? ", part by part"
                          : ", after all chunks");

@@ -30,6 +30,9 @@ std::vector<std::string> sm90_f32_matmul_kernels(const Sm90MatmulConfig& config)
 // by part (cuda/matmul/parts.hpp). All chunks are waited for where k is cut, tiles are split, or
 // the batch takes several turns.
 //
+// Leaves of canonical order are split together, and summed in one launch: of each entry of the
+// batch (device/sm90/matmul/promoted_leaf_consumer.hpp).
+//
 // Results that TMA does not store (not contiguous along a row or a column, or with an address or
 // strides that are no multiples of 16 bytes) are left to the fixup as a whole. a and b may have any
 // strides.
@@ -41,8 +44,8 @@ class Sm90F32Matmul {
   static Status make(const MatmulProblem& problem, const Sm90MatmulConfig& config, Gpu& gpu,
                      std::unique_ptr<Sm90F32Matmul>* made);
 
-  // The planes of as many batch entries as are multiplied at a time, the sums of split tiles, and
-  // the progress of chunks.
+  // The planes of as many batch entries, or leaves, as are multiplied at a time, the sums of split
+  // tiles, or of leaves, and the progress of chunks.
   size_t workspace() const;
   Status run(const MatmulArguments& arguments, void* workspace, void* stream) const;
   // Which kernel was chosen, for explain.
@@ -50,8 +53,10 @@ class Sm90F32Matmul {
 
  private:
   Sm90F32Matmul(const MatmulProblem& problem, const Sm90MatmulConfig& config, const Gpu& gpu);
+  size_t planes_bytes() const;
   size_t chunks_at() const;  // in the workspace
   Status run_batch(const MatmulArguments& arguments, void* workspace, void* stream) const;
+  Status run_leaves(const MatmulArguments& arguments, void* workspace, void* stream) const;
   Status run_parts(const MatmulArguments& arguments, void* workspace, void* stream) const;
   // The parts of a launch; one where all chunks are waited for.
   std::vector<ProductPart> parts_of(const MatmulLaunch& given,
@@ -70,7 +75,7 @@ class Sm90F32Matmul {
   SplitKLaunches splits_;
   std::vector<Kernel> kernels_;
   Split split_;
-  std::unique_ptr<FmaMatmul> fixup_;
+  std::unique_ptr<FmaMatmul> fixup_;     // null with several leaves
   std::unique_ptr<WholeChunks> chunks_;  // null without chunks
 };
 

@@ -51,7 +51,8 @@ Sm90MatmulArguments sm90_matmul_arguments(const MatmulProblem& problem,
                  .tile_n = config.columns,
                  .cluster_m = config.cluster,
                  .group = kGroup};
-  launch.k_steps = size(ceil_div(given.depth, config.depth()));
+  launch.k_steps =
+      config.leaves * size(ceil_div(given.depth / config.leaves, int64_t{config.depth()}));
   launch.a_batch = given.a.batch != 0;
   launch.b_batch = given.b.batch != 0;
   launch.c0_batch = c.c0_batch != 0;

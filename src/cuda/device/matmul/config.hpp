@@ -27,6 +27,7 @@ struct MatmulTensorConfig {
   Activation activation = Activation::kNone;
   bool amax = false;
   bool async = false;  // a or b arrives in chunks, or c leaves in chunks
+  int leaves = 1;      // of k, whole steps (tensor_core.hpp): 1, or 2, which are added
 
   static constexpr const char* kName = "MatmulTensorConfig";
   // Every field, in the order of declaration (cuda/runtime/kernel_name.hpp).
@@ -45,6 +46,7 @@ struct MatmulTensorConfig {
     visit("activation", c.activation);
     visit("amax", c.amax);
     visit("async", c.async);
+    visit("leaves", c.leaves);
   }
 
   constexpr int element_bytes() const { return static_cast<int>(size_of(in)); }
@@ -60,9 +62,12 @@ struct MatmulTensorConfig {
   constexpr int stage_bytes() const { return a_bytes() + 128 * columns; }
   // The sums of the tile in the epilogue: rows are shifted by a quarter of the banks.
   constexpr int sums_pitch() const { return columns + 8; }
+  constexpr int sum_bytes() const { return max(4, element_bytes()); }
   constexpr int shared_bytes() const {
-    return max(stages * stage_bytes(), max(4, element_bytes()) * rows * sums_pitch());
+    return max(stages * stage_bytes() + (leaves > 1 ? tile_bytes() : 0),
+               sum_bytes() * rows * sums_pitch());
   }
+  constexpr int tile_bytes() const { return sum_bytes() * rows * columns; }  // sums
 };
 
 // Multiply-add of f32: 16 x 16 threads, each with `each` rows and columns of the tile.

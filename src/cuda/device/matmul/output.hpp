@@ -63,7 +63,7 @@ struct MatmulElement {
 // ---- Output ----
 
 // c, of one batch entry. Every element is read (as c0) and written by the same thread, so that c0
-// may be c.
+// may be c: whoever writes several reads their c0 before.
 template <DType In, DType Out, Activation kActivation, bool kAmax>
 class MatmulOutput {
   using Real = decltype(widen(typename ElementOf<In>::Type{}));
@@ -72,13 +72,24 @@ class MatmulOutput {
   __device__ __forceinline__ MatmulOutput(const MatmulLaunch& launch, int64_t batch)
       : c_(launch.c), rows_(launch.rows), columns_(launch.columns), batch_(batch) {}
 
+  // What c0 has at two neighbours of a row; nothing where there is no c0.
+  struct Source {
+    Real first, second;
+  };
+  __device__ __forceinline__ Source source(int64_t row, int64_t column) const {
+    return {source_at(row, column), source_at(row, column + 1)};
+  }
   // Two neighbours of a row; elements outside of c are skipped. `column` is even.
   __device__ __forceinline__ void write(int64_t row, int64_t column, Real first, Real second) {
+    write(row, column, first, second, source(row, column));
+  }
+  __device__ __forceinline__ void write(int64_t row, int64_t column, Real first, Real second,
+                                        const Source& c0) {
     if (row >= rows_ || column >= columns_) return;
     const bool both = column + 1 < columns_;
     const int64_t at = batch_ * c_.batch + row * c_.row + column * c_.column;
-    first = finish(row, column, first);
-    if (both) second = finish(row, column + 1, second);
+    first = finish(row, column, first, c0.first);
+    if (both) second = finish(row, column + 1, second, c0.second);
     if (both && c_.pairs) {
       MatmulElement<Out>::write_pair(c_.data, at, first, second);
     } else {
@@ -89,14 +100,19 @@ class MatmulOutput {
   __device__ __forceinline__ void write(int64_t row, int64_t column, Real sum) {
     if (row >= rows_ || column >= columns_) return;
     MatmulElement<Out>::write(c_.data, batch_ * c_.batch + row * c_.row + column * c_.column,
-                              finish(row, column, sum));
+                              finish(row, column, sum, source_at(row, column)));
   }
 
   // By all lanes of a warp, after the last element.
   __device__ __forceinline__ void finish() const { policy_.finish(c_.amax); }
 
  private:
-  __device__ __forceinline__ Real finish(int64_t row, int64_t column, Real sum) {
+  __device__ __forceinline__ Real source_at(int64_t row, int64_t column) const {
+    if (c_.c0 == nullptr || row >= rows_ || column >= columns_) return 0;
+    return MatmulElement<Out>::read(c_.c0,
+                                    batch_ * c_.c0_batch + row * c_.c0_row + column * c_.c0_column);
+  }
+  __device__ __forceinline__ Real finish(int64_t row, int64_t column, Real sum, Real c0) {
     Real bias = 0;
     if (c_.bias != nullptr) {
       const int64_t at = row * c_.bias_row + column * c_.bias_column;
@@ -104,10 +120,7 @@ class MatmulOutput {
                             : MatmulElement<In>::read(c_.bias, at);
     }
     Real value = fma(static_cast<Real>(c_.alpha), sum, bias);
-    if (c_.c0 != nullptr) {
-      const int64_t at = batch_ * c_.c0_batch + row * c_.c0_row + column * c_.c0_column;
-      value = fma(static_cast<Real>(c_.beta), MatmulElement<Out>::read(c_.c0, at), value);
-    }
+    if (c_.c0 != nullptr) value = fma(static_cast<Real>(c_.beta), c0, value);
     return policy_.apply(value);
   }
 

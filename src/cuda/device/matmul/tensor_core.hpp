@@ -37,7 +37,9 @@
 // arrive first, so that those that do not run yet keep nobody waiting.
 //
 // Sums are float32 (of f64 float64) in the order of k whatever the tile is: results do not depend
-// on the configuration, nor on the batch.
+// on the configuration, nor on the batch. In canonical order, of f64, a kernel takes two leaves
+// that are whole steps, without a pause of the copies: the sums of the first wait in shared memory,
+// where a thread reads what it has written itself.
 #pragma once
 
 #include "cuda/device/matmul/output.hpp"
@@ -138,22 +140,36 @@ class OperandCopy {
   int outer_left_, depth_, offset_;  // depth_: of the thread's first element
 };
 
-// The sums of a tile, in shared memory, to c: a warp writes neighbours of a row.
+// The sums of a tile, in shared memory, to c: a warp writes neighbours of a row. A thread loads
+// what c0 has for several rows together, as each load takes longer than all else that is done for a
+// row.
 template <MatmulTensorConfig C>
 __device__ __forceinline__ void write_tile(const typename WarpSums<C>::Real* sums,
                                            const MatmulLaunch& launch, const MatmulTile& tile) {
   constexpr int kPairs = C.columns / 2, kPass = C.threads() / kPairs;
-  MatmulOutput<C.in, C.out, C.activation, C.amax> output(launch, tile.batch);
+  constexpr int kTogether = C.planes > 0 ? 1 : 8;
+  static_assert(C.rows % (kTogether * kPass) == 0);
+  using Output = MatmulOutput<C.in, C.out, C.activation, C.amax>;
+  Output output(launch, tile.batch);
   const int thread = static_cast<int>(threadIdx.x), column = thread % kPairs * 2;
 #pragma unroll 1
-  for (int row = thread / kPairs; row < C.rows; row += kPass) {
-    using Pair = typename WarpSums<C>::Pair;
-    const auto pair = *reinterpret_cast<const Pair*>(sums + row * C.sums_pitch() + column);
-    if constexpr (C.planes > 0)
-      PlaneFactors(launch, tile.batch)
-          .write(output, tile.row + row, tile.column + column, pair.first, pair.second);
-    else
-      output.write(tile.row + row, tile.column + column, pair.first, pair.second);
+  for (int first = thread / kPairs; first < C.rows; first += kTogether * kPass) {
+    typename Output::Source sources[kTogether];
+    if constexpr (C.planes == 0)
+#pragma unroll
+      for (int i = 0; i < kTogether; ++i)
+        sources[i] = output.source(tile.row + first + i * kPass, tile.column + column);
+#pragma unroll
+    for (int i = 0; i < kTogether; ++i) {
+      const int row = first + i * kPass;
+      using Pair = typename WarpSums<C>::Pair;
+      const auto pair = *reinterpret_cast<const Pair*>(sums + row * C.sums_pitch() + column);
+      if constexpr (C.planes > 0)
+        PlaneFactors(launch, tile.batch)
+            .write(output, tile.row + row, tile.column + column, pair.first, pair.second);
+      else
+        output.write(tile.row + row, tile.column + column, pair.first, pair.second, sources[i]);
+    }
   }
   output.finish();
 }
@@ -223,7 +239,7 @@ __device__ __forceinline__ void multiply(const MatmulLaunch& launch, const Matmu
   const auto stages = static_cast<int32_t>(ceil_div(launch.depth, C.depth()));
   await_stage(0);
   if constexpr (C.planes != 2) operands[0].load(stage_at(0), row, column, 0);
-  for (int32_t stage = 0; stage < stages; ++stage) {
+  const auto run_stage = [&](int32_t stage) {
     const int next = oldest + 1 == C.stages ? 0 : oldest + 1;
     if constexpr (C.planes == 2) {
       if (stage > 0) await_stage(stage);
@@ -242,6 +258,17 @@ __device__ __forceinline__ void multiply(const MatmulLaunch& launch, const Matmu
     }
     newest = oldest;
     oldest = next;
+  };
+  if constexpr (C.leaves == 1) {
+    for (int32_t stage = 0; stage < stages; ++stage) run_stage(stage);
+  } else {
+    auto* const waiting = memory + C.stages * C.stage_bytes();
+#pragma unroll 1
+    for (int leaf = 0; leaf < C.leaves; ++leaf) {
+      for (int32_t left = stages / C.leaves; left > 0; --left) run_stage(0);
+      leaf == 0 ? part.put(waiting) : part.add(waiting);
+      operands[0].load(stage_at(oldest), row, column, 0);  // registers did not keep them
+    }
   }
   // All warps are done with the stages, and no copy to them is in flight: sums may overwrite them.
   ptx::cp_async_wait<0>();

@@ -159,6 +159,19 @@ struct WarpSums {
           sums[i][j][e] = fma(others.sums[i][j][e], factor, sums[i][j][e]);
   }
 
+  // To where they wait, and 0 then; and those that wait are added. The pairs of all threads lie
+  // side by side.
+  __device__ __forceinline__ void put(unsigned char* to) {
+    for_each_pair(to, [](Pair& pair, Real& first, Real& second) { pair = {first, second}; });
+    *this = {};
+  }
+  __device__ __forceinline__ void add(unsigned char* from) {
+    for_each_pair(from, [](const Pair& pair, Real& first, Real& second) {
+      first += pair.first;
+      second += pair.second;
+    });
+  }
+
   // Into the sums of the tile. `row`, `column`: of the part in it.
   __device__ __forceinline__ void store(Real* tile, int row, int column) const {
     const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -172,6 +185,19 @@ struct WarpSums {
         *reinterpret_cast<Pair*>(at) = {sum[0], sum[1]};
         *reinterpret_cast<Pair*>(at + 8 * C.sums_pitch()) = {sum[2], sum[3]};
       }
+  }
+
+ private:
+  template <class Visit>
+  __device__ __forceinline__ void for_each_pair(unsigned char* memory, const Visit& visit) {
+    Pair* pair = reinterpret_cast<Pair*>(memory) + threadIdx.x;
+#pragma unroll
+    for (int i = 0; i < kDown; ++i)
+#pragma unroll
+      for (int j = 0; j < kAcross; ++j)
+#pragma unroll
+        for (int e = 0; e < 4; e += 2, pair += C.threads())
+          visit(*pair, sums[i][j][e], sums[i][j][e + 1]);
   }
 };
 

@@ -44,7 +44,8 @@ struct Sm90MatmulConfig {
   // deferred_leaf_consumer.hpp.
   bool deferred_parts = false;
   bool split_k = false;  // a launch may have split tiles
-  int leaves = 1;        // of k, summed in pairs (leaf_consumer.hpp): 1, 2, 4 or 8
+  // Of k, summed in pairs (leaf_consumer.hpp, of f32 promoted_leaf_consumer.hpp): 1, 2, 4 or 8.
+  int leaves = 1;
   // The most rows that a has, where these are few: 8, 16 or 32. No others are loaded, so that more
   // of b is. For the others wgmma reads what follows in shared memory; no result depends on it.
   int few_rows = 0;
@@ -81,6 +82,8 @@ struct Sm90MatmulConfig {
   static constexpr int kProducts = 4;
   constexpr DType type_of_b() const { return in_b == DType::kNone ? in : in_b; }
   constexpr int depth() const { return static_cast<int>(128 / size_of(in)); }  // of a step
+  // Leaves of f32: entries of a batch of planes, with factors of their own.
+  constexpr bool has_leaf_planes() const { return leaves > 1 && promote > 0; }
   // In canonical order ranks hold leaves, and 8 ranks one each.
   constexpr bool adds_parts_in_pairs() const { return leaves > 1 || parts == 7; }
   constexpr int rows() const { return 64 * consumers; }
@@ -119,7 +122,11 @@ struct Sm90MatmulConfig {
     if (!deferred_parts) return 0;
     return leaves == 4 ? sum_chunks() : is_wide() ? sum_chunks() - deferred_chunks() : 0;
   }
-  constexpr int aside_bytes() const { return consumers * aside_chunks() * out_stage_bytes(); }
+  // Of f32, the sums of the first four of eight leaves.
+  constexpr int aside_bytes() const {
+    return has_leaf_planes() ? (leaves == 8 ? tile_bytes() : 0)
+                             : consumers * aside_chunks() * out_stage_bytes();
+  }
 
   // The kernel has the dynamic tile schedule (scheduler.hpp).
   constexpr bool takes_tiles() const { return async && cluster == 1 && parts == 0; }
@@ -133,8 +140,12 @@ struct Sm90MatmulConfig {
   static constexpr int kMostShared = 232448;
   constexpr int most_stages() const { return few_rows != 0 ? 24 : 12; }
   constexpr int barrier_bytes() const { return few_rows != 0 ? 1024 : 512; }
-  // Sums of the first four of eight leaves: registers hold those of the others.
-  constexpr int leaf_bytes() const { return leaves == 8 ? rows() * columns * 4 : 0; }
+  constexpr int tile_bytes() const { return rows() * columns * 4; }  // sums
+  // Sums of the first four of eight leaves, of f32 those of two: registers hold those of the
+  // others.
+  constexpr int leaf_bytes() const {
+    return leaves == 8 || (has_leaf_planes() && leaves == 4) ? tile_bytes() : 0;
+  }
   constexpr int stages() const {
     return min(most_stages(), (kMostShared - barrier_bytes() - out_bytes() - leaf_bytes()) /
                                   (a_bytes() + b_bytes()));
@@ -158,7 +169,8 @@ struct Sm90MatmulConfig {
            (!deferred_parts || (1 <= parts && parts <= min(3, out_stages) && size_of(out) == 2 &&
                                 !source && !scaled && promote == 0 && leaves <= 4)) &&
            (!is_wide() || (columns == 256 && parts < out_stages)) &&
-           (leaves == 1 || (promote == 0 && columns <= (deferred_parts ? 192 : 128) && !split_k)) &&
+           (leaves == 1 || (columns <= (deferred_parts ? 192 : 128) && !split_k)) &&
+           (!has_leaf_planes() || (scaled && !source && !async && consumers == 2)) &&
            (size_of(in) == 2 || (!a_m_major && !b_n_major));
   }
 };
@@ -220,6 +232,13 @@ struct Sm90ShardArguments : Sm90MatmulArguments {
   MatmulPeer peers[kMostMatmulPeers];
   int32_t arrived_row = 0, arrived_column = 0;  // the first of the own shard
   unsigned char* aside = nullptr;               // aside_bytes() for each block
+};
+
+// With has_leaf_planes(): a and b as they were split, whose entries are leaves.
+struct Sm90LeafArguments : Sm90MatmulArguments {
+  MatmulOperand of_a, of_b;
+  int64_t depth = 0;               // of a leaf
+  unsigned char* aside = nullptr;  // aside_bytes() for each block
 };
 
 }  // namespace perseid::internal::cuda

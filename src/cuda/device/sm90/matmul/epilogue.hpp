@@ -83,7 +83,7 @@ class MatmulEpilogue {
         vectors.of_columns[i] = column_factor(tile, tile.column + 32 * i + lane_);
     }
     const MatmulBias& bias = arguments_.bias;
-    if (bias.data != nullptr) {
+    if (!C.has_leaf_planes() && bias.data != nullptr) {
       if (bias.column == 0) {
         vectors.bias_upper = read_bias(row, arguments_.grid.m, bias.row);
         vectors.bias_lower = read_bias(row + 8, arguments_.grid.m, bias.row);
@@ -95,6 +95,12 @@ class MatmulEpilogue {
               read_bias(tile.column + 32 * i + lane_, arguments_.grid.n, bias.column);
     }
     return vectors;
+  }
+  // The first or second column's value for accumulators i to i + 3, from the lane that holds it.
+  static __device__ __forceinline__ float of_column(const float (&held)[C.columns / 32], int i,
+                                                    int second) {
+    const int quad = static_cast<int>(threadIdx.x) % 4;
+    return __shfl_sync(0xffffffffu, held[i / 16], 2 * i % 32 + 2 * quad + second);
   }
   // Of a product over ranks (rank_shards.hpp).
   __device__ __forceinline__ void add_parts(const MatmulTilePosition& tile, Sums& sums) const {
@@ -109,7 +115,8 @@ class MatmulEpilogue {
   __device__ __forceinline__ void scale(const Vectors& vectors, Sums& sums) const {
     if constexpr (C.scaled) multiply_by_factors(vectors, sums);
     const float alpha = arguments_.alpha;
-    const bool by_column = arguments_.bias.data != nullptr && arguments_.bias.column != 0;
+    const bool by_column =
+        !C.has_leaf_planes() && arguments_.bias.data != nullptr && arguments_.bias.column != 0;
     float first = vectors.bias_upper, second = vectors.bias_lower;  // of the rows, or the columns
 #pragma unroll
     for (int i = 0; i < kSums; i += 4) {
@@ -287,12 +294,6 @@ class MatmulEpilogue {
     return {arguments_, tile, first_row(tile), tile.column + 2 * (lane_ % 4)};
   }
 
-  // The first or second column's value for accumulators i to i + 3, from the lane that holds it.
-  static __device__ __forceinline__ float of_column(const float (&held)[C.columns / 32], int i,
-                                                    int second) {
-    const int quad = static_cast<int>(threadIdx.x) % 4;
-    return __shfl_sync(0xffffffffu, held[i / 16], 2 * i % 32 + 2 * quad + second);
-  }
   static __device__ __forceinline__ void multiply_by_factors(const Vectors& vectors, Sums& sums) {
 #pragma unroll
     for (int i = 0; i < kSums; i += 4) {

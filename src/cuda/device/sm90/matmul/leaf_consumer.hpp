@@ -14,6 +14,7 @@
 #pragma once
 
 #include "cuda/device/sm90/matmul/epilogue.hpp"
+#include "cuda/device/sm90/matmul/leaf_sums.hpp"
 #include "cuda/device/sm90/matmul/mainloop.hpp"
 
 namespace perseid::internal::cuda {
@@ -43,9 +44,9 @@ class MatmulLeafConsumer {
       if (!tile.exists()) break;
       sum_leaves(buffers);
       if constexpr (C.leaves > kHalf) {
-        put_aside(buffers[0]);
+        put_leaf_sums(buffers[0], aside());
         sum_leaves(buffers);
-        add_aside(buffers[0]);
+        add_leaf_sums(aside(), buffers[0]);
       }
       if constexpr (C.parts > 0) {
         if (!is_own<C>(arguments_, tile)) {
@@ -87,20 +88,8 @@ class MatmulLeafConsumer {
       mainloop_.template run_step<false>(sums);
     mainloop_.complete(sums);
   }
-  __device__ __forceinline__ void put_aside(const Sums& sums) const {
-    float4* const to = shared_.leaf_sums(consumer_, static_cast<int>(threadIdx.x) % 128);
-#pragma unroll
-    for (int i = 0; i < C.columns / 8; ++i)
-      to[128 * i] = {sums[4 * i], sums[4 * i + 1], sums[4 * i + 2], sums[4 * i + 3]};
-  }
-  __device__ __forceinline__ void add_aside(Sums& sums) const {
-    const float4* const from = shared_.leaf_sums(consumer_, static_cast<int>(threadIdx.x) % 128);
-#pragma unroll
-    for (int i = 0; i < C.columns / 8; ++i) {
-      const float4 four = from[128 * i];
-      sums[4 * i] += four.x, sums[4 * i + 1] += four.y;
-      sums[4 * i + 2] += four.z, sums[4 * i + 3] += four.w;
-    }
+  __device__ __forceinline__ float4* aside() const {
+    return shared_.leaf_sums(consumer_, static_cast<int>(threadIdx.x) % 128);
   }
 
   const Sm90MatmulArguments& arguments_;

@@ -53,19 +53,24 @@
 #include "cuda/device/sm90/matmul/leaf_consumer.hpp"
 #include "cuda/device/sm90/matmul/producer.hpp"
 #include "cuda/device/sm90/matmul/promoted_consumer.hpp"
+#include "cuda/device/sm90/matmul/promoted_leaf_consumer.hpp"
 #include "cuda/device/sm90/matmul/scheduler.hpp"
 #include "cuda/device/sm90/matmul/shard_store.hpp"
 #include "cuda/device/sm90/matmul/wide_shard_consumer.hpp"
 
 namespace perseid::internal::cuda {
 
-template <bool kOfShards>
+template <bool kOfShards, bool kOfLeaves>
 struct MatmulArgumentsOf {
   using Type = Sm90MatmulArguments;
 };
 template <>
-struct MatmulArgumentsOf<true> {
+struct MatmulArgumentsOf<true, false> {
   using Type = Sm90ShardArguments;
+};
+template <>
+struct MatmulArgumentsOf<false, true> {
+  using Type = Sm90LeafArguments;
 };
 template <bool kOfShards>
 struct MatmulStoreOf {
@@ -81,7 +86,7 @@ struct MatmulStoreOf<true> {
 template <Sm90MatmulConfig C>
 __global__ void __launch_bounds__(C.threads(), 1)
     sm90_matmul(const __grid_constant__
-                typename MatmulArgumentsOf<C.deferred_parts>::Type arguments) {
+                typename MatmulArgumentsOf<C.deferred_parts, C.has_leaf_planes()>::Type arguments) {
   extern __shared__ __align__(1024) unsigned char memory[];
   const MatmulShared<C> shared{memory, static_cast<uint32_t>(__cvta_generic_to_shared(memory))};
   const int warp = static_cast<int>(threadIdx.x) / 32;
@@ -119,7 +124,9 @@ __global__ void __launch_bounds__(C.threads(), 1)
   } else {
     if constexpr (C.consumers > 1) ptx::setmaxnreg_inc<C.consumer_registers()>();
     ptx::wait_for_prerequisites();
-    if constexpr (C.promote > 0)
+    if constexpr (C.has_leaf_planes())
+      MatmulPromotedLeafConsumer<C>(arguments, shared, group - 1).run();
+    else if constexpr (C.promote > 0)
       MatmulPromotedConsumer<C>(arguments, shared, group - 1).run();
     else if constexpr (C.is_wide())
       MatmulWideShardConsumer<C>(arguments, shared, group - 1).run();

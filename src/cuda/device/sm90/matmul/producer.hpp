@@ -47,7 +47,7 @@ class MatmulProducer {
           const bool waited_b = b.await_depth((step + 1) * C.depth());
           if (waited_a || waited_b) ptx::fence_proxy_async_global();
         }
-        load(tile, step * C.depth());
+        load(tile, step);
         state_.advance();
       }
     }
@@ -72,29 +72,35 @@ class MatmulProducer {
     const int awaited = min(arrival.chunks.count, (visit / merge + 1) * merge) - 1;
     note_wait(arrival, arrival.chunks.chunk_of_visit(awaited), begin);
   }
-  // Rows, columns and depths outside of the operands are zeros.
-  __device__ __forceinline__ void load(const MatmulTilePosition& tile, int depth) const {
+  // Rows, columns and depths outside of the operands are zeros; so are those beyond a leaf.
+  __device__ __forceinline__ void load(const MatmulTilePosition& tile, int step) const {
+    const int of_leaf = arguments_.k_steps / C.leaves, leaf = C.leaves > 1 ? step / of_leaf : 0;
+    const int depth = (step - leaf * of_leaf) * C.depth();
     const int stage = state_.stage();
     const uint32_t full = shared_.inputs().full(stage);
     shared_.inputs().producer_acquire(state_);
     shared_.inputs().producer_expect_bytes(state_, C.a_bytes() + C.b_bytes());
-    const int a_batch = tile.batch * arguments_.a_batch;
-    const int b_batch = tile.batch * arguments_.b_batch;
+    // The dimensions after depths and lines: [batch], or [leaf, batch], or, of planes, [leaf].
+    const int entry = C.has_leaf_planes() ? leaf : tile.batch;
+    const int a_batch = entry * arguments_.a_batch, b_batch = entry * arguments_.b_batch;
+    constexpr bool kLeaves = C.leaves > 1 && !C.has_leaf_planes();
+    const int a_third = kLeaves ? leaf : a_batch, a_fourth = kLeaves ? a_batch : 0;
+    const int b_third = kLeaves ? leaf : b_batch, b_fourth = kLeaves ? b_batch : 0;
     if constexpr (C.a_m_major)
       typename Shared::AMMajor{shared_.a(stage)}.load(arguments_.a, full,
-                                                      {tile.row, depth, a_batch, 0, 0});
+                                                      {tile.row, depth, a_third, a_fourth, 0});
     else
       typename Shared::AKMajor{shared_.a(stage)}.load(arguments_.a, full,
-                                                      {depth, tile.row, a_batch, 0, 0});
+                                                      {depth, tile.row, a_third, a_fourth, 0});
     const int first = rank_ * C.b_part();  // of this block's part
     const int column = tile.column + first;
     if constexpr (C.b_n_major) {
       const typename Shared::BNMajor part{shared_.b(stage)};
 #pragma unroll
       for (int i = 0; i < C.b_part(); i += 64)
-        load_b(part.chunk((first + i) / 64), full, {column + i, depth, b_batch, 0, 0});
+        load_b(part.chunk((first + i) / 64), full, {column + i, depth, b_third, b_fourth, 0});
     } else {
-      load_b(shared_.b(stage) + first * 128, full, {depth, column, b_batch, 0, 0});
+      load_b(shared_.b(stage) + first * 128, full, {depth, column, b_third, b_fourth, 0});
     }
   }
   __device__ __forceinline__ void load_b(uint32_t to, uint32_t full, const int (&at)[5]) const {
