@@ -96,8 +96,10 @@ class PortableForward : PortableForwardBlock<C> {
   // Planes have no non-finite elements.
   static constexpr bool kClears = C.masked() && kPlanes == 1;
   using QueryCopy = TileCopy<C.operand(), C.block_rows(), kPlanes * C.depth(), C.threads>;
-  using KeyCopy = TileCopy<C.operand(), C.keys, kPlanes * C.depth(), C.threads>;
-  using ValueCopy = TileCopy<C.operand(), C.keys, kPlanes * C.columns(), C.threads>;
+  using KeyCopy = TileCopy<C.operand(), C.keys, kPlanes * C.depth(), C.threads,
+                           kPlanes == 2 ? 2 * C.key_length() : 0>;
+  using ValueCopy = TileCopy<C.operand(), C.keys, kPlanes * C.columns(), C.threads,
+                             kPlanes == 2 ? 2 * C.value_length() : 0>;
   using Scores = float[kTiles][C.keys / 2];
 
   // ---- Mainloop ----
@@ -117,11 +119,12 @@ class PortableForward : PortableForwardBlock<C> {
                kPlanes * column, whole);
     };
     const ForwardBias<C> bias(a_, tile);
+    const RowNumbers* const numbers = numbers_of_keys(tile, kv_entry);
     const auto copy_value = [&](int n, bool whole = false) {
       value.copy(memory_, address_, value_offset(n), n * C.keys, tile.kv_len,
                  kPlanes * first_column_, whole);
       bias.copy(memory_, address_, tile, n);
-      if constexpr (kOfPlanes) copy_numbers(tile, kv_entry, n);
+      if constexpr (kOfPlanes) copy_numbers(numbers, tile, n);
     };
     const auto copy_query = [&](int column = 0) {
       if constexpr (C.packs)
@@ -172,13 +175,16 @@ class PortableForward : PortableForwardBlock<C> {
           __syncthreads();
           if (visits) multiply_keys(0, scores);
         }
-        if (visits) softmax_and_values(n, needs_mask, scores);
+        if (visits)
+          softmax_and_values(n, needs_mask, __all_sync(0xffffffffu, has_common(n)), scores);
       } else if (visits) {
         Scores scores = {};
         bias_of_rows(n).begin(a_, scores);
+        const bool common = has_common(n);  // read before the products, which hide the latency
         multiply_keys(n % 2, scores);
+        const bool all_common = kPlanes == 2 && __all_sync(0xffffffffu, common);
         if constexpr (C.copies_late()) copy_next();
-        softmax_and_values(n, needs_mask, scores);
+        softmax_and_values(n, needs_mask, all_common, scores);
       }
     }
   }
@@ -188,16 +194,26 @@ class PortableForward : PortableForwardBlock<C> {
   __device__ __forceinline__ uint32_t numbers_at(int n) const {
     return address_ + static_cast<uint32_t>(kNumbers + n % 2 * C.number_bytes());
   }
-  // A thread copies the numbers of one key.
-  __device__ __forceinline__ void copy_numbers(const QueryTile& tile, int32_t kv_entry,
+  // Whether the lane's keys of a tile have common exponents, and scores are not scaled first.
+  __device__ __forceinline__ bool has_common(int n) const {
+    if constexpr (kPlanes == 1 || kScalesFirst) return false;
+    return cuda::has_common<C.keys>(numbers_at(n), lane());
+  }
+  // A thread copies the numbers of one key, from those of its first one on.
+  __device__ __forceinline__ const RowNumbers* numbers_of_keys(const QueryTile& tile,
+                                                               int32_t kv_entry) const {
+    if constexpr (kPlanes == 1) return nullptr;
+    const int64_t head = int64_t{kv_entry} * (a_.heads / a_.group) + tile.kv_head;
+    const int64_t rows = C.lengths && a_.ragged ? a_.total_kv : a_.kv_len;
+    return a_.key_numbers + head * rows + tile.kv_begin + ptx::thread_number();
+  }
+  __device__ __forceinline__ void copy_numbers(const RowNumbers* numbers, const QueryTile& tile,
                                                int n) const {
     static_assert(C.keys <= C.threads);
     const int own = ptx::thread_number(), key = n * C.keys + own;
     if (own >= C.keys) return;
-    const int64_t head = int64_t{kv_entry} * (a_.heads / a_.group) + tile.kv_head;
-    const int64_t rows = C.lengths && a_.ragged ? a_.total_kv : a_.kv_len;
-    ptx::cp_async_8_or_zero(numbers_at(n) + static_cast<uint32_t>(8 * own),
-                            a_.key_numbers + head * rows + tile.kv_begin + key, key < tile.kv_len);
+    ptx::cp_async_8_or_zero(numbers_at(n) + static_cast<uint32_t>(8 * own), numbers + n * C.keys,
+                            key < tile.kv_len);
   }
   __device__ __forceinline__ void clear() {
 #pragma unroll
@@ -260,13 +276,11 @@ class PortableForward : PortableForwardBlock<C> {
   }
   // The tiles of 16 rows go through each part together, so that one hides the latencies of the
   // other.
-  __device__ __forceinline__ void softmax_and_values(int n, bool needs_mask, Scores& scores) {
+  __device__ __forceinline__ void softmax_and_values(int n, bool needs_mask, bool common,
+                                                     Scores& scores) {
     typename ForwardScores<C>::ScoreOperands operands[kTiles];
-    bool common = false;
-    if constexpr (kPlanes == 2) {
-      common = !kScalesFirst && are_common<C.keys>(numbers_at(n), lane());
+    if constexpr (kPlanes == 2)
       if (!common) scale_products(n, scores);
-    }
     const auto finish_scores = [&](bool masks) {
 #pragma unroll
       for (int i = 0; i < kTiles; ++i) {

@@ -58,9 +58,10 @@ __device__ __forceinline__ void unscale(uint32_t numbers, int lane,
   }
 }
 
-// Whether all keys of a tile have the numbers of rows that are split by the common exponents.
+// Whether the lane's keys of a tile, of which the lanes of a warp have all, have the numbers of
+// rows that are split by the common exponents.
 template <int kKeys>
-__device__ __forceinline__ bool are_common(uint32_t numbers, int lane) {
+__device__ __forceinline__ bool has_common(uint32_t numbers, int lane) {
   constexpr auto kBytes = static_cast<int>(sizeof(RowNumbers));
   bool common = true;
 #pragma unroll
@@ -69,7 +70,11 @@ __device__ __forceinline__ bool are_common(uint32_t numbers, int lane) {
     const float2 own = ptx::load_shared_v2(numbers + static_cast<uint32_t>((i + lane) * kBytes));
     common = common && is_common({own.x, own.y});
   }
-  return __all_sync(0xffffffffu, common);
+  return common;
+}
+template <int kKeys>
+__device__ __forceinline__ bool are_common(uint32_t numbers, int lane) {
+  return __all_sync(0xffffffffu, has_common<kKeys>(numbers, lane));
 }
 
 // Turns scores into weights. `scale`: of the rows' scores, to units of log2. `factor`: what earlier
