@@ -58,6 +58,48 @@ TEST(EmulatedFloat32Attention, TilesOfCommonExponents) {
     }
 }
 
+// Maxima follow in some tiles and rows of a warp, and not in others.
+TEST(EmulatedFloat32Attention, TilesOfCommonExponentsWithLargeScores) {
+  for (const double scale : {2.0, 3.5}) {
+    Case test = forward_case(DType::kF32, 1, 2, 1, 100, 7 * 48 - 5, 64, 64);
+    test.input_scale = scale;
+    check<kLongTiles>(test);
+  }
+}
+
+constexpr PortableForwardConfig kLongWindow{
+    .dtype = DType::kF32, .key_dim = 64, .value_dim = 64, .keys = 48, .right = true, .left = true};
+
+// Rows have the same bits by tiles of common exponents, whose exponentials overlap with products,
+// and by those with another key, which the rows do not see. Their last tiles come first: m follows
+// in this one.
+TEST(EmulatedFloat32Attention, TilesOfCommonExponentsHaveTheBitsOfOthers) {
+  constexpr int64_t kKey = 5, kLeft = 60, kRows = 128;
+  Case test = forward_case(DType::kF32, 1, 1, 1, kRows, kRows, 64, 64);
+  test.problem.window_left = kLeft;
+  test.problem.window_right = 0;
+  test.input_scale = 2;
+  Fixture common(test);
+  run<kLongWindow>(common);
+  for (const bool of_value : {false, true}) {
+    test.prepare = [=](AttentionBackward& a) {
+      const Tensor& rows = of_value ? a.value : a.key;
+      for (int64_t d = 0; d < 64; ++d) {
+        const int64_t element = at(rows, {0, 0, kKey, d});
+        put(rows, element, get(rows, element) * (of_value ? 0x1p9 : 0x1p-12));
+      }
+    };
+    Fixture other(test);
+    run<kLongWindow>(other);
+    for (int64_t row = kKey + kLeft + 1; row < kRows; ++row)
+      for (int64_t d = 0; d < 64; ++d) {
+        const int64_t element = at(common.out.tensor, {0, 0, row, d});
+        ASSERT_EQ(get(common.out.tensor, element), get(other.out.tensor, element))
+            << row << ", " << d;
+      }
+  }
+}
+
 constexpr PortableForwardConfig kCausal{
     .dtype = DType::kF32, .key_dim = 80, .value_dim = 48, .right = true};
 

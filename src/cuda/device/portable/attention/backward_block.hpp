@@ -26,8 +26,10 @@ class PortableBackwardBlock {
   static constexpr int kSecondRows = C.row_bytes(C.key_dim);  // offsets in shared memory
   static constexpr int kSecondColumns = C.column_bytes(C.key_dim);
   static constexpr int kStatistics = C.tile_bytes();
-  template <int kRows, int kDim>
-  using Copy = TileCopy<C.operand(), kRows, kPlanes * kDim, C.threads()>;
+  // Of rows of the first tensors, or the second ones.
+  template <int kRows, int kDim, bool kOfSecond>
+  using Copy = TileCopy<C.operand(), kRows, kPlanes * kDim, C.threads(),
+                        kPlanes == 2 ? 2 * C.plane_length(kOfSecond ? C.value_dim : C.key_dim) : 0>;
 
   __device__ __forceinline__ PortableBackwardBlock(const BackwardArguments<C>& arguments,
                                                    unsigned char* memory)
@@ -106,9 +108,11 @@ class PortableBackwardBlock {
     const int32_t head = C.of_keys() ? own_.kv_head : own_.head;
     const int32_t begin = C.of_keys() ? own_.kv_begin : own_.q_begin;
     const int32_t length = C.of_keys() ? own_.kv_len : own_.q_len;
-    Copy<C.block_rows(), kFirstDepth>(first_rows(), entry(), head, begin, first_dim(), vectors())
+    Copy<C.block_rows(), kFirstDepth, false>(first_rows(), entry(), head, begin, first_dim(),
+                                             vectors())
         .copy(memory_, address_, 0, own_.row, length, kPlanes * depth);
-    Copy<C.block_rows(), kSecondDepth>(second_rows(), entry(), head, begin, second_dim(), vectors())
+    Copy<C.block_rows(), kSecondDepth, true>(second_rows(), entry(), head, begin, second_dim(),
+                                             vectors())
         .copy(memory_, address_, kSecondRows, own_.row, length, kPlanes * depth);
     if constexpr (kPlanes == 2)
       copy_numbers<C.block_rows()>(C.of_keys(), head, own_.row, C.numbers_offset());
@@ -122,8 +126,8 @@ class PortableBackwardBlock {
   // Columns of both tensors, of kFirstDim and kSecondDim elements.
   template <int kFirstDim, int kSecondDim>
   struct ColumnCopies {
-    Copy<C.columns, kFirstDim> first;
-    Copy<C.columns, kSecondDim> second;
+    Copy<C.columns, kFirstDim, false> first;
+    Copy<C.columns, kSecondDim, true> second;
 
     __device__ __forceinline__ ColumnCopies(const PortableBackwardBlock& block, int32_t head)
         : first(block.first_columns(), block.entry(), block.column_head(head),
@@ -139,12 +143,12 @@ class PortableBackwardBlock {
                                          int to_first, int to_second, int depth) const {
       const int32_t length = C.of_keys() ? block.own_.q_len : block.own_.kv_len;
       depth *= kPlanes;
-      const typename Copy<C.columns, kFirstDim>::Own of_first;
+      const typename Copy<C.columns, kFirstDim, false>::Own of_first;
       const auto of_second = [&] {
-        if constexpr (kFirstDim == kSecondDim)
+        if constexpr (kFirstDim == kSecondDim && (kPlanes == 1 || C.key_dim == C.value_dim))
           return of_first;
         else
-          return typename Copy<C.columns, kSecondDim>::Own();
+          return typename Copy<C.columns, kSecondDim, true>::Own();
       }();
       if (block.vectors()) {
         first.copy_vectors(of_first, block.address_, to_first, column, length, depth);
@@ -218,8 +222,8 @@ class PortableBackwardBlock {
   // Non-finite elements of columns that the thread has copied.
   template <int kFirstDim, int kSecondDim>
   __device__ __forceinline__ void clear_columns(int first, int second) const {
-    Copy<C.columns, kFirstDim>::clear_nonfinite(memory_ + first);
-    if constexpr (C.of_keys()) Copy<C.columns, kSecondDim>::clear_nonfinite(memory_ + second);
+    Copy<C.columns, kFirstDim, false>::clear_nonfinite(memory_ + first);
+    if constexpr (C.of_keys()) Copy<C.columns, kSecondDim, true>::clear_nonfinite(memory_ + second);
   }
 
   // Gradients of rows but for `left_out`, columns from `first` of the part on. A null pointer

@@ -178,7 +178,7 @@ class PortableBackwardWarps : protected PortableBackwardBlock<C> {
     for (int i = 0; i < kTiles; ++i)
       split_gradient<kOfSecond>(numbers, equal_columns_, lane(), values[i], weights[0][i],
                                 weights[1][i], factor[i]);
-    multiply_plane_weights<kPart / 2, kChunk>(weights, columns, [&](int i, int x, float sum) {
+    multiply_plane_weights<true, kPart / 2, kChunk>(weights, columns, [&](int i, int x, float sum) {
       sums[i][x] = fmaf(sum, factor[i][x / 2 % 2], sums[i][x]);
     });
   }
@@ -205,7 +205,7 @@ class PortableBackwardWarps : protected PortableBackwardBlock<C> {
     for (int i = 0; i < kTiles; ++i)
       split_numbers(ds[i], {scale, scale}, weights[0][i], weights[1][i]);
     const float factor = unit * ptx::load_shared_v2(numbers).x;
-    multiply_plane_weights<kFirstPart / 2, kFirstDepth>(
+    multiply_plane_weights<true, kFirstPart / 2, kFirstDepth>(
         weights, columns,
         [&](int i, int x, float sum) { first_[i][x] = fmaf(sum, factor, first_[i][x]); });
 #pragma unroll

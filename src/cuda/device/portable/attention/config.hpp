@@ -90,10 +90,15 @@ struct PortableForwardConfig {
   constexpr int largest() const { return 256 / planes(); }
   constexpr bool streams() const { return key_dim > largest(); }
   constexpr int depth() const { return streams() ? 64 : key_dim; }
+  // Of planes: exponentials overlap with products, whose sums of all columns take 64 registers.
+  // With more columns that was slower; with fewer, exponentials take longer than the products.
+  constexpr bool overlaps_exponentials() const {
+    return planes() == 2 && rows == 32 && columns() == 64 && !dropout;
+  }
   // The next keys and values are copied behind the scores instead of before: the products begin
-  // sooner. With planes of dims up to 64 that was slower.
+  // sooner. With planes of dims up to 64 that was slower where exponentials do not overlap.
   constexpr bool copies_late() const {
-    return !streams() && (planes() == 1 || max(key_dim, columns()) > 64);
+    return !streams() && (planes() == 1 || max(key_dim, columns()) > 64 || overlaps_exponentials());
   }
   constexpr int columns() const { return value_dim > largest() ? 128 : value_dim; }
   constexpr int parts() const { return (value_dim + columns() - 1) / columns(); }

@@ -96,8 +96,10 @@ class PortableForward : PortableForwardBlock<C> {
   // Planes have no non-finite elements.
   static constexpr bool kClears = C.masked() && kPlanes == 1;
   using QueryCopy = TileCopy<C.operand(), C.block_rows(), kPlanes * C.depth(), C.threads>;
-  using KeyCopy = TileCopy<C.operand(), C.keys, kPlanes * C.depth(), C.threads>;
-  using ValueCopy = TileCopy<C.operand(), C.keys, kPlanes * C.columns(), C.threads>;
+  using KeyCopy = TileCopy<C.operand(), C.keys, kPlanes * C.depth(), C.threads,
+                           kPlanes == 2 ? 2 * C.key_length() : 0>;
+  using ValueCopy = TileCopy<C.operand(), C.keys, kPlanes * C.columns(), C.threads,
+                             kPlanes == 2 ? 2 * C.value_length() : 0>;
   using Scores = float[kTiles][C.keys / 2];
 
   // ---- Mainloop ----
@@ -117,11 +119,12 @@ class PortableForward : PortableForwardBlock<C> {
                kPlanes * column, whole);
     };
     const ForwardBias<C> bias(a_, tile);
+    const RowNumbers* const numbers = numbers_of_keys(tile, kv_entry);
     const auto copy_value = [&](int n, bool whole = false) {
       value.copy(memory_, address_, value_offset(n), n * C.keys, tile.kv_len,
                  kPlanes * first_column_, whole);
       bias.copy(memory_, address_, tile, n);
-      if constexpr (kOfPlanes) copy_numbers(tile, kv_entry, n);
+      if constexpr (kOfPlanes) copy_numbers(numbers, tile, n);
     };
     const auto copy_query = [&](int column = 0) {
       if constexpr (C.packs)
@@ -172,13 +175,16 @@ class PortableForward : PortableForwardBlock<C> {
           __syncthreads();
           if (visits) multiply_keys(0, scores);
         }
-        if (visits) softmax_and_values(n, needs_mask, scores);
+        if (visits)
+          softmax_and_values(n, needs_mask, __all_sync(0xffffffffu, has_common(n)), scores);
       } else if (visits) {
         Scores scores = {};
         bias_of_rows(n).begin(a_, scores);
+        const bool common = has_common(n);  // read before the products, which hide the latency
         multiply_keys(n % 2, scores);
+        const bool all_common = kPlanes == 2 && __all_sync(0xffffffffu, common);
         if constexpr (C.copies_late()) copy_next();
-        softmax_and_values(n, needs_mask, scores);
+        softmax_and_values(n, needs_mask, all_common, scores);
       }
     }
   }
@@ -188,16 +194,26 @@ class PortableForward : PortableForwardBlock<C> {
   __device__ __forceinline__ uint32_t numbers_at(int n) const {
     return address_ + static_cast<uint32_t>(kNumbers + n % 2 * C.number_bytes());
   }
-  // A thread copies the numbers of one key.
-  __device__ __forceinline__ void copy_numbers(const QueryTile& tile, int32_t kv_entry,
+  // Whether the lane's keys of a tile have common exponents, and scores are not scaled first.
+  __device__ __forceinline__ bool has_common(int n) const {
+    if constexpr (kPlanes == 1 || kScalesFirst) return false;
+    return cuda::has_common<C.keys>(numbers_at(n), lane());
+  }
+  // A thread copies the numbers of one key, from those of its first one on.
+  __device__ __forceinline__ const RowNumbers* numbers_of_keys(const QueryTile& tile,
+                                                               int32_t kv_entry) const {
+    if constexpr (kPlanes == 1) return nullptr;
+    const int64_t head = int64_t{kv_entry} * (a_.heads / a_.group) + tile.kv_head;
+    const int64_t rows = C.lengths && a_.ragged ? a_.total_kv : a_.kv_len;
+    return a_.key_numbers + head * rows + tile.kv_begin + ptx::thread_number();
+  }
+  __device__ __forceinline__ void copy_numbers(const RowNumbers* numbers, const QueryTile& tile,
                                                int n) const {
     static_assert(C.keys <= C.threads);
     const int own = ptx::thread_number(), key = n * C.keys + own;
     if (own >= C.keys) return;
-    const int64_t head = int64_t{kv_entry} * (a_.heads / a_.group) + tile.kv_head;
-    const int64_t rows = C.lengths && a_.ragged ? a_.total_kv : a_.kv_len;
-    ptx::cp_async_8_or_zero(numbers_at(n) + static_cast<uint32_t>(8 * own),
-                            a_.key_numbers + head * rows + tile.kv_begin + key, key < tile.kv_len);
+    ptx::cp_async_8_or_zero(numbers_at(n) + static_cast<uint32_t>(8 * own), numbers + n * C.keys,
+                            key < tile.kv_len);
   }
   __device__ __forceinline__ void clear() {
 #pragma unroll
@@ -260,13 +276,11 @@ class PortableForward : PortableForwardBlock<C> {
   }
   // The tiles of 16 rows go through each part together, so that one hides the latencies of the
   // other.
-  __device__ __forceinline__ void softmax_and_values(int n, bool needs_mask, Scores& scores) {
+  __device__ __forceinline__ void softmax_and_values(int n, bool needs_mask, bool common,
+                                                     Scores& scores) {
     typename ForwardScores<C>::ScoreOperands operands[kTiles];
-    bool common = false;
-    if constexpr (kPlanes == 2) {
-      common = !kScalesFirst && are_common<C.keys>(numbers_at(n), lane());
+    if constexpr (kPlanes == 2)
       if (!common) scale_products(n, scores);
-    }
     const auto finish_scores = [&](bool masks) {
 #pragma unroll
       for (int i = 0; i < kTiles; ++i) {
@@ -281,33 +295,14 @@ class PortableForward : PortableForwardBlock<C> {
     else
       finish_scores(false);
     if constexpr (kPlanes == 2) {
-      float factor[kTiles][2];
-      uint32_t weights[2][kTiles][C.keys / 4];
-      if (common) {
-        constexpr float kFactor = power_of_two(kCommonKeyExponent - 14);
-#pragma unroll
-        for (int i = 0; i < kTiles; ++i) {
-          const float scale[2] = {exponent_scale(i, 0) * kFactor, exponent_scale(i, 1) * kFactor};
-          plane_softmax<true, true>(numbers_at(n), lane(), scale, scores[i], rows_[i], factor[i]);
-        }
+      if constexpr (C.overlaps_exponentials()) {
+        if (common)
+          plane_softmax_and_pv(n, scores);
+        else
+          split_and_add(n, false, operands, scores);
       } else {
-#pragma unroll
-        for (int i = 0; i < kTiles; ++i) {
-          const float scale[2] = {exponent_scale(i, 0), exponent_scale(i, 1)};
-          plane_softmax(numbers_at(n), lane(), scale, scores[i], rows_[i], factor[i]);
-        }
+        split_and_add(n, common, operands, scores);
       }
-#pragma unroll
-      for (int i = 0; i < kTiles; ++i) {
-        rules(i).draw_early(own_, n, operands[i]);
-        split_weights(scores[i], weights[0][i], weights[1][i]);
-        rules(i).drop(own_, n, operands[i], weights[0][i]);
-        rules(i).drop(own_, n, operands[i], weights[1][i]);
-      }
-      multiply_plane_weights<C.columns() / 2, C.columns()>(
-          weights, value_vectors(n), [&](int i, int x, float sum) {
-            out_[i][x] = fmaf(out_[i][x], factor[i][x / 2 % 2], sum);
-          });
     } else if constexpr (C.dropout || C.columns() < 64) {
       round_and_add(n, operands, scores);
     } else {
@@ -412,11 +407,101 @@ class PortableForward : PortableForwardBlock<C> {
       if (is_new(r)) rows_[i].limit[r] = limit;
     }
   }
+  // Of planes.
+  template <class Operands>
+  __device__ __forceinline__ void split_and_add(int n, bool common, Operands (&operands)[kTiles],
+                                                Scores& scores) {
+    float factor[kTiles][2];
+    uint32_t weights[2][kTiles][C.keys / 4];
+    if (common) {
+#pragma unroll
+      for (int i = 0; i < kTiles; ++i) {
+        const float scale[2] = {common_scale(i, 0), common_scale(i, 1)};
+        plane_softmax<true, true>(numbers_at(n), lane(), scale, scores[i], rows_[i], factor[i]);
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < kTiles; ++i) {
+        const float scale[2] = {exponent_scale(i, 0), exponent_scale(i, 1)};
+        plane_softmax(numbers_at(n), lane(), scale, scores[i], rows_[i], factor[i]);
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kTiles; ++i) {
+      rules(i).draw_early(own_, n, operands[i]);
+      split_weights(scores[i], weights[0][i], weights[1][i]);
+      rules(i).drop(own_, n, operands[i], weights[0][i]);
+      rules(i).drop(own_, n, operands[i], weights[1][i]);
+    }
+    multiply_plane_weights<C.overlaps_exponentials(), C.columns() / 2, C.columns()>(
+        weights, value_vectors(n),
+        [&](int i, int x, float sum) { out_[i][x] = fmaf(out_[i][x], factor[i][x / 2 % 2], sum); });
+  }
+  // The same, by the parts of plane_softmax and with its bits, of keys with common exponents:
+  // results are rescaled first, and only where m follows, so that exponentials and the halves of 16
+  // keys overlap with small products of the 16 before.
+  __device__ __forceinline__ void plane_softmax_and_pv(int n, Scores& scores) {
+    const uint32_t numbers = numbers_at(n);
+    float scale[kTiles][2], largest[kTiles][2], shift[kTiles][2], sums[kTiles][2][2] = {};
+    bool above[kTiles] = {}, any_above = false;
+#pragma unroll
+    for (int i = 0; i < kTiles; ++i) {
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        scale[i][r] = common_scale(i, r);
+        shift[i][r] = -top_of(rows_[i].maximum[r]);
+      }
+      largest_powers<true, true>(numbers, lane(), scale[i], scores[i], largest[i]);
+#pragma unroll
+      for (int r = 0; r < 2; ++r)
+        above[i] = above[i] || power_of<true>(largest[i][r], scale[i][r]) > rows_[i].maximum[r];
+      any_above = any_above || above[i];
+    }
+    if (__any_sync(0xffffffffu, any_above))
+#pragma unroll
+      for (int i = 0; i < kTiles; ++i)
+        if (kTiles == 1 || __any_sync(0xffffffffu, above[i]))
+          follow_powers(i, largest[i], scale[i], shift[i]);
+    uint32_t weights[2][kTiles][C.keys / 4];
+    const auto make = [&](int k) {
+#pragma unroll
+      for (int i = 0; i < kTiles; ++i) {
+#pragma unroll
+        for (int j = 2 * k; j < 2 * k + 2; ++j)
+          weigh_eight_keys<true, true>(numbers, lane(), j, scale[i], shift[i], scores[i], sums[i]);
+        split_weights(reinterpret_cast<const float(&)[8]>(scores[i][8 * k]),
+                      reinterpret_cast<uint32_t(&)[4]>(weights[0][i][4 * k]),
+                      reinterpret_cast<uint32_t(&)[4]>(weights[1][i][4 * k]));
+      }
+    };
+    multiply_plane_columns<true, C.columns() / 16, C.columns()>(
+        0, weights, value_vectors(n), make, [&](int i, int x, float sum) { out_[i][x] += sum; });
+#pragma unroll
+    for (int i = 0; i < kTiles; ++i)
+#pragma unroll
+      for (int r = 0; r < 2; ++r) rows_[i].sum[r] += sum_of_tile<true>(sums[i][r]);
+  }
+  __device__ __forceinline__ void follow_powers(int i, const float (&largest)[2],
+                                                const float (&scale)[2], float (&shift)[2]) {
+    float factor[2];
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const float most = power_of<true>(quad_max(largest[r]), scale[r]);
+      factor[r] = follow_power(most, rows_[i].maximum[r], shift[r]);
+      rows_[i].sum[r] *= factor[r];
+    }
+#pragma unroll
+    for (int x = 0; x < C.columns() / 2; ++x) out_[i][x] *= factor[x / 2 % 2];
+  }
   // The exponential scales the scores of float32 by the factors of the queries, whose planes have
   // the scale, unless it comes before masks and bias.
   static constexpr bool kScalesFirst = ForwardScores<C>::kScales;
   __device__ __forceinline__ float exponent_scale(int i, int r) const {
     return kScalesFirst ? kLog2E : rows_[i].factor[r];
+  }
+  // The same where products lack the factor of keys with common exponents.
+  __device__ __forceinline__ float common_scale(int i, int r) const {
+    return exponent_scale(i, r) * power_of_two(kCommonKeyExponent - 14);
   }
   __device__ __forceinline__ void scale_products(int n, Scores& scores) const {
     unscale(numbers_at(n), lane(), scores);

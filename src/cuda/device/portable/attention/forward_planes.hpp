@@ -58,9 +58,10 @@ __device__ __forceinline__ void unscale(uint32_t numbers, int lane,
   }
 }
 
-// Whether all keys of a tile have the numbers of rows that are split by the common exponents.
+// Whether the lane's keys of a tile, of which the lanes of a warp have all, have the numbers of
+// rows that are split by the common exponents.
 template <int kKeys>
-__device__ __forceinline__ bool are_common(uint32_t numbers, int lane) {
+__device__ __forceinline__ bool has_common(uint32_t numbers, int lane) {
   constexpr auto kBytes = static_cast<int>(sizeof(RowNumbers));
   bool common = true;
 #pragma unroll
@@ -69,26 +70,29 @@ __device__ __forceinline__ bool are_common(uint32_t numbers, int lane) {
     const float2 own = ptx::load_shared_v2(numbers + static_cast<uint32_t>((i + lane) * kBytes));
     common = common && is_common({own.x, own.y});
   }
-  return __all_sync(0xffffffffu, common);
+  return common;
+}
+template <int kKeys>
+__device__ __forceinline__ bool are_common(uint32_t numbers, int lane) {
+  return __all_sync(0xffffffffu, has_common<kKeys>(numbers, lane));
 }
 
-// Turns scores into weights. `scale`: of the rows' scores, to units of log2. `factor`: what earlier
-// sums and results of the rows are to be multiplied by. kCommon: for tiles of equal exponents; the
-// bits are the same.
-template <bool kPairs = true, bool kCommon = false, int kCount>
-__device__ __forceinline__ void plane_softmax(uint32_t numbers, int lane, const float (&scale)[2],
-                                              float (&scores)[kCount], PlaneStatistics& rows,
-                                              float (&factor)[2]) {
-  constexpr float kExponent = kCommonValueExponent;
-  const auto exponents = [&](int j) {
-    if constexpr (kCommon) return float2{kExponent, kExponent};
-    const float4 own = numbers_of_keys<kPairs>(numbers, lane, j);
-    return float2{own.y, own.w};
-  };
-  float largest[2] = {minus_infinity(), minus_infinity()};
+// The exponents of a thread's two keys of every eight. kCommon: for tiles of equal exponents.
+template <bool kPairs, bool kCommon>
+__device__ __forceinline__ float2 exponents_of_keys(uint32_t numbers, int lane, int j) {
+  if constexpr (kCommon) return {kCommonValueExponent, kCommonValueExponent};
+  const float4 own = numbers_of_keys<kPairs>(numbers, lane, j);
+  return {own.y, own.w};
+}
+// The largest of the thread's scores of each row, in units of log2 with the exponents of their
+// keys; kCommon: of the scores alone. `scale`: of the rows' scores, to units of log2.
+template <bool kPairs, bool kCommon, int kCount>
+__device__ __forceinline__ void largest_powers(uint32_t numbers, int lane, const float (&scale)[2],
+                                               const float (&scores)[kCount], float (&largest)[2]) {
+  largest[0] = largest[1] = minus_infinity();
 #pragma unroll
   for (int j = 0; j < kCount / 4; ++j) {
-    const float2 e = exponents(j);
+    const float2 e = exponents_of_keys<kPairs, kCommon>(numbers, lane, j);
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const float* const pair = &scores[4 * j + 2 * r];
@@ -97,38 +101,67 @@ __device__ __forceinline__ void plane_softmax(uint32_t numbers, int lane, const 
                                                      fmaf(pair[1], scale[r], e.y)));
     }
   }
-  float shift[2];
+}
+template <bool kCommon>
+__device__ __forceinline__ float power_of(float largest, float scale) {
+  return kCommon ? fmaf(largest, scale, kCommonValueExponent) : largest;
+}
+// m as powers have it: that of rows which have seen nothing is -inf or the least score.
+__device__ __forceinline__ float top_of(float maximum) {
+  return maximum <= kLeastPower ? 0 : maximum;
+}
+// m follows the largest power of its row. Returns what earlier sums and results of the row are to
+// be multiplied by. `shift`: what is then added to its powers.
+__device__ __forceinline__ float follow_power(float most, float& maximum, float& shift) {
+  const float now = fmaxf(maximum, ceilf(most)), top = top_of(now);
+  const float factor = ptx::approximate_exp2(maximum - top);
+  maximum = now;
+  shift = -top;
+  return factor;
+}
+// Turns scores of eight keys into weights, and adds them to `sums`: of both rows, two each.
+template <bool kPairs, bool kCommon, int kCount>
+__device__ __forceinline__ void weigh_eight_keys(uint32_t numbers, int lane, int j,
+                                                 const float (&scale)[2], const float (&shift)[2],
+                                                 float (&scores)[kCount], float (&sums)[2][2]) {
+  const float2 e = exponents_of_keys<kPairs, kCommon>(numbers, lane, j);
+  const float share[2] = {power_of_minus(e.x), power_of_minus(e.y)};
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    float most = quad_max(largest[r]);
-    if constexpr (kCommon) most = fmaf(most, scale[r], kExponent);
-    const float now = fmaxf(rows.maximum[r], ceilf(most));
-    const float top = now <= kLeastPower ? 0 : now;
-    factor[r] = ptx::approximate_exp2(rows.maximum[r] - top);
-    rows.maximum[r] = now;
-    shift[r] = -top;
+    float* const pair = &scores[4 * j + 2 * r];
+    // Not as 2^(s + e + 15 - m), where large weights have exponents that are rounded to 2^-20.
+    pair[0] = ptx::approximate_exp2(fmaf(pair[0], scale[r], e.x + shift[r])) * kWeightScale;
+    pair[1] = ptx::approximate_exp2(fmaf(pair[1], scale[r], e.y + shift[r])) * kWeightScale;
+    sums[r][0] = kCommon ? sums[r][0] + pair[0] : fmaf(pair[0], share[0], sums[r][0]);
+    sums[r][1] = kCommon ? sums[r][1] + pair[1] : fmaf(pair[1], share[1], sums[r][1]);
   }
-  float sum[2][2] = {};
-#pragma unroll
-  for (int j = 0; j < kCount / 4; ++j) {
-    const float2 e = exponents(j);
-    const float share[2] = {power_of_minus(e.x), power_of_minus(e.y)};
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      float* const pair = &scores[4 * j + 2 * r];
-      // Not as 2^(s + e + 15 - m), where large weights have exponents that are rounded to 2^-20.
-      pair[0] = ptx::approximate_exp2(fmaf(pair[0], scale[r], e.x + shift[r])) * kWeightScale;
-      pair[1] = ptx::approximate_exp2(fmaf(pair[1], scale[r], e.y + shift[r])) * kWeightScale;
-      sum[r][0] = kCommon ? sum[r][0] + pair[0] : fmaf(pair[0], share[0], sum[r][0]);
-      sum[r][1] = kCommon ? sum[r][1] + pair[1] : fmaf(pair[1], share[1], sum[r][1]);
-    }
-  }
+}
+// Of a row, after its last key.
+template <bool kCommon>
+__device__ __forceinline__ float sum_of_tile(const float (&sums)[2]) {
+  const float own = sums[0] + sums[1];
+  return kCommon ? own * power_of_two(-kCommonValueExponent) : own;
+}
+
+// Turns scores into weights, by the above. `factor`: what earlier results of the rows are to be
+// multiplied by. kCommon: of keys with common exponents; the bits are the same.
+template <bool kPairs = true, bool kCommon = false, int kCount>
+__device__ __forceinline__ void plane_softmax(uint32_t numbers, int lane, const float (&scale)[2],
+                                              float (&scores)[kCount], PlaneStatistics& rows,
+                                              float (&factor)[2]) {
+  float largest[2], shift[2], sums[2][2] = {};
+  largest_powers<kPairs, kCommon>(numbers, lane, scale, scores, largest);
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    const float own = sum[r][0] + sum[r][1];
-    rows.sum[r] =
-        fmaf(rows.sum[r], factor[r], kCommon ? own * power_of_two(-kCommonValueExponent) : own);
+    const float most = power_of<kCommon>(quad_max(largest[r]), scale[r]);
+    factor[r] = follow_power(most, rows.maximum[r], shift[r]);
   }
+#pragma unroll
+  for (int j = 0; j < kCount / 4; ++j)
+    weigh_eight_keys<kPairs, kCommon>(numbers, lane, j, scale, shift, scores, sums);
+#pragma unroll
+  for (int r = 0; r < 2; ++r)
+    rows.sum[r] = fmaf(rows.sum[r], factor[r], sum_of_tile<kCommon>(sums[r]));
 }
 // Weights as left operands: high halves and low ones, which are not scaled.
 template <int kCount>

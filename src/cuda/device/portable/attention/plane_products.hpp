@@ -107,42 +107,73 @@ __device__ __forceinline__ void multiply_planes(const Rows& a, const LaneVectors
 }
 
 // For planes of weights, whose low halves are not scaled, and of rows of values in chunks of kChunk
-// numbers: use(i, index, sum) of every element of P V, whose sums begin from zero.
-template <int kCount, int kChunk, int kLength, int kTiles, int kWeights, class Use>
-__device__ __forceinline__ void multiply_plane_weights(
-    const uint32_t (&weights)[2][kTiles][kWeights], const LaneVectors<kLength>& values,
-    const Use& use) {
-  constexpr int kSteps = kWeights / 4, kGroups = kChunk / 16;
+// numbers: use(i, index, sum) of the elements of P V in kGroups groups of 16 columns from `group`
+// on, whose sums begin from zero. kByRows: both small products of 16 rows of values follow one
+// another, else those of all rows with low halves of values and then those with high ones; which is
+// faster depends on the kernel. With kByRows make(k) makes the weights for 16 rows, from 16 * k on:
+// what takes long there overlaps with the small products with the rows before.
+template <bool kByRows, int kGroups, int kChunk, int kLength, int kTiles, int kWeights, class Make,
+          class Use>
+__device__ __forceinline__ void multiply_plane_columns(
+    int group, const uint32_t (&weights)[2][kTiles][kWeights], const LaneVectors<kLength>& values,
+    const Make& make, const Use& use) {
+  constexpr int kSteps = kWeights / 4, kOfChunk = kChunk / 16;
+  float sums[kGroups][kTiles][8] = {};
+  uint32_t low[kSteps][kGroups][4], high[kSteps][kGroups][4];
+  const auto load = [&](int k, int plane, uint32_t(&right)[kGroups][4]) {
 #pragma unroll
-  for (int j = 0; j < kCount / 8; ++j) {
-    const int high = j / kGroups * 2 * kGroups + j % kGroups;
-    float sums[kTiles][8] = {};
-    uint32_t right[kSteps][4];
-    const auto load = [&](int column) {
+    for (int g = 0; g < kGroups; ++g) {
+      const int at = (group + g) / kOfChunk * 2 * kOfChunk + (group + g) % kOfChunk;
+      ptx::ldmatrix_x4_trans(values.at(k, at + plane * kOfChunk), right[g]);
+    }
+  };
+  const auto add = [&](int k, const uint32_t(&plane)[kTiles][kWeights],
+                       const uint32_t(&right)[kGroups][4]) {
 #pragma unroll
-      for (int k = 0; k < kSteps; ++k) ptx::ldmatrix_x4_trans(values.at(k, column), right[k]);
-    };
-    const auto add = [&](const uint32_t(&plane)[kTiles][kWeights]) {
+    for (int g = 0; g < kGroups; ++g)
 #pragma unroll
-      for (int k = 0; k < kSteps; ++k)
+      for (int h = 0; h < 2; ++h)
 #pragma unroll
-        for (int h = 0; h < 2; ++h)
+        for (int i = 0; i < kTiles; ++i)
+          ptx::mma<DType::kF16>(eight_columns(sums[g][i], h),
+                                reinterpret_cast<const uint32_t(&)[4]>(plane[i][4 * k]),
+                                right[g][2 * h], right[g][2 * h + 1]);
+  };
+  const auto for_all = [&](const auto& act) {
 #pragma unroll
-          for (int i = 0; i < kTiles; ++i)
-            ptx::mma<DType::kF16>(eight_columns(sums[i], h),
-                                  reinterpret_cast<const uint32_t(&)[4]>(plane[i][4 * k]),
-                                  right[k][2 * h], right[k][2 * h + 1]);
-    };
-    load(high + kGroups);
-    add(weights[0]);
-    load(high);
-    add(weights[1]);
-    add(weights[0]);
+    for (int k = 0; k < kSteps; ++k) act(k);
+  };
+  if constexpr (kByRows) {
+    for_all([&](int k) {
+      make(k);
+      load(k, 1, low[k]);
+      load(k, 0, high[k]);
+      add(k, weights[0], low[k]);
+      add(k, weights[1], high[k]);
+    });
+  } else {
+    for_all([&](int k) { load(k, 1, low[k]); });
+    for_all([&](int k) { add(k, weights[0], low[k]); });
+    for_all([&](int k) { load(k, 0, high[k]); });
+    for_all([&](int k) { add(k, weights[1], high[k]); });
+  }
+  for_all([&](int k) { add(k, weights[0], high[k]); });
+#pragma unroll
+  for (int g = 0; g < kGroups; ++g)
 #pragma unroll
     for (int i = 0; i < kTiles; ++i)
 #pragma unroll
-      for (int e = 0; e < 8; ++e) use(i, 8 * j + e, sums[i][e]);
-  }
+      for (int e = 0; e < 8; ++e) use(i, 8 * (group + g) + e, sums[g][i][e]);
+}
+// The same of all columns, 16 at a time, with weights that are there.
+template <bool kByRows, int kCount, int kChunk, int kLength, int kTiles, int kWeights, class Use>
+__device__ __forceinline__ void multiply_plane_weights(
+    const uint32_t (&weights)[2][kTiles][kWeights], const LaneVectors<kLength>& values,
+    const Use& use) {
+#pragma unroll
+  for (int group = 0; group < kCount / 8; ++group)
+    multiply_plane_columns<kByRows, 1, kChunk>(
+        group, weights, values, [](int) {}, use);
 }
 
 }  // namespace perseid::internal::cuda

@@ -13,8 +13,9 @@
 
 namespace perseid::internal::cuda {
 
-// Tiles of kRows rows with kDim elements each.
-template <DType D, int kRows, int kDim, int kThreads>
+// Tiles of kRows rows with kDim elements each. kStride: between rows of the tensor, if it is known;
+// then elements lie side by side, and all vectors of a thread have one address.
+template <DType D, int kRows, int kDim, int kThreads, int kStride = 0>
 class TileCopy {
   using Bits = typename BitsOf<D>::Type;
   static constexpr int kUnits = sizeof(Bits) / 2;  // of 16 bits, of an element
@@ -42,10 +43,12 @@ class TileCopy {
     template <int kUnroll, class Use>
     __device__ __forceinline__ void for_each(const Use& use) const {
       if (kVectors < kLanes && vector >= kVectors) return;
+      const int first = vector_offset<kLength>(row, vector);
 #pragma unroll(kUnroll)
       for (int pass = 0; pass < kRows; pass += kPass)
         if (kRows % kPass == 0 || pass + row < kRows)
-          use(pass + row, vector_offset<kLength>(pass + row, vector));
+          use(pass + row, kPass < 8 ? (first ^ (pass & 7) << 4) + pass * kLength * 2
+                                    : vector_offset<kLength>(pass + row, vector));
     }
   };
   // Rows count from `begin` of the head; of elements there are `dim`. Rows are whole vectors if
@@ -84,7 +87,7 @@ class TileCopy {
     own.template for_each<kRows>([&](int row, int at) {
       ptx::cp_async_or_zero(address + static_cast<uint32_t>(offset + at), from,
                             whole ? any : row < rows);
-      from += kPass * rows_.stride[2];
+      from += kPass * row_stride();
     });
   }
   __device__ __forceinline__ void copy_elements(const Own& own, unsigned char* memory, int offset,
@@ -93,7 +96,7 @@ class TileCopy {
     const Bits* from = first_of(first, column);
     own.template for_each<1>([&](int row, int at) {
       gather(from, row < end - first ? elements : 0, memory + offset + at);
-      from += kPass * rows_.stride[2];
+      from += kPass * row_stride();
     });
   }
   // The same from the first row on, of 2^pack heads, of which `end` rows each: row r is row r >>
@@ -122,11 +125,17 @@ class TileCopy {
   }
 
  private:
+  __device__ __forceinline__ int64_t row_stride() const {
+    return kStride > 0 ? kStride : rows_.stride[2];
+  }
+  __device__ __forceinline__ int64_t element_stride() const {
+    return kStride > 0 ? 1 : rows_.stride[3];
+  }
   __device__ __forceinline__ int elements_of(const Own& own, int column) const {
     return clamp(dim_ - column - own.vector * kEach, 0, kEach);
   }
   __device__ __forceinline__ const Bits* first_of(int row, int column) const {
-    return data_ + row * rows_.stride[2] + (column == 0 ? 0 : column * rows_.stride[3]);
+    return data_ + row * row_stride() + (column == 0 ? 0 : column * element_stride());
   }
   __device__ __forceinline__ void gather(const auto* from, int count, unsigned char* to) const {
 #pragma unroll
