@@ -393,7 +393,7 @@ void add_sm90(const Kind& kind, const Dims& dims, DType dtype, bool causal,
         {"backward of " + name,
          {kFloat32AttentionBackwardHeader, float32_attention_backward_kernels(config),
           architecture},
-         {kBlockRegisters / config.threads() / 8 * 8, config.split_keys ? 136 : 48, 2048}});
+         {kBlockRegisters / config.threads() / 8 * 8, config.split_keys ? 136 : 56, 2048}});
     return;
   }
   if (kind.backward && refuse_attention_backward(problem).empty()) {
