@@ -1,0 +1,106 @@
+// SPDX-FileCopyrightText: 2026 The Perseid Authors
+// SPDX-License-Identifier: Apache-2.0
+// Arguments that one rank gets wrong: an execution refuses them before it begins, while the others
+// are in theirs, and the corrected call is that rank's part of the same step.
+#include "context_attention_tools.hpp"
+
+namespace {
+
+using namespace context_attention_tools;
+using perseid::AllGatherMatmul;
+using perseid::Fusion;
+using perseid::MatmulReduce;
+using perseid::Scaling;
+
+constexpr auto kDeadline = 2s;  // of what waits for a rank that is a step behind
+using Memory = std::span<std::byte>;
+
+// A wrong call of a step, and how it is refused.
+struct Wrong {
+  std::string part;  // of the sentence
+  std::function<void(uint64_t step)> call;
+  perseid_status status = PERSEID_INVALID_ARGUMENT;
+};
+
+// Workspaces that are refused where the plan needs one. `execute`: with right tensors.
+void add_workspaces(size_t bytes, const std::function<void(uint64_t, Memory)>& execute,
+                    std::vector<Wrong>* wrong) {
+  if (bytes == 0) return;
+  wrong->push_back({"the workspace has 0 bytes", [=](uint64_t step) { execute(step, {}); },
+                    PERSEID_WORKSPACE_TOO_SMALL});
+  wrong->push_back({"the workspace is NULL", [=](uint64_t step) {
+                      execute(step, Memory(static_cast<std::byte*>(nullptr), bytes));
+                    }});
+}
+
+// Rank 1 makes each wrong call once, before one of its steps. run(step): the results.
+template <class Run>
+void expect_refused(const Group& group, const std::vector<Wrong>& wrong, const Run& run) {
+  std::vector<std::vector<std::byte>> wanted;
+  for (uint64_t step = 0; step < 2; ++step) wanted.push_back(run(step));
+  ASSERT_NE(wanted[0], wanted[1]);
+  for (size_t i = 0; i < wrong.size(); ++i) {
+    SCOPED_TRACE(testing::Message() << "rank " << group.rank() << ", " << wrong[i].part);
+    if (group.rank() == 1) {
+      std::this_thread::sleep_for(2ms);
+      const Ended end = ended([&] { wrong[i].call(i % 2); });
+      EXPECT_EQ(end.status, wrong[i].status) << end.sentence;
+      EXPECT_NE(end.sentence.find(wrong[i].part), std::string::npos) << end.sentence;
+    }
+    // Twice, so that a rank is seen that is a step ahead of the others.
+    for (const uint64_t step : {i % 2, 1 - i % 2}) {
+      std::vector<std::byte> results;
+      const Ended end = ended([&] { results = run(step); });
+      ASSERT_EQ(end.status, PERSEID_OK) << end.sentence;
+      ASSERT_TRUE(results == wanted[step]);
+    }
+  }
+  EXPECT_EQ(group.info().failed_rank, -1);
+}
+
+void refuse_reduced_products(bool all_reduce, bool canonical) {
+  const Context context = Context::cpu(1);
+  on_threads(canonical ? 2 : 3, [&](const Group& group) {
+    const int64_t m = 12, k = 20, n = 8;
+    const MatmulReduce plan(
+        context, group, {.all_reduce = all_reduce, .m = m, .n = n, .k = k, .canonical = canonical});
+    Workspace workspace;
+    plan.reserve(workspace);
+    const Matrix a[] = {Matrix::random({m, k}, perseid::f32, 1),
+                        Matrix::random({m, k}, perseid::f32, 2)};
+    const Matrix b = Matrix::random({k, n}, perseid::f32, 3),
+                 c({all_reduce ? m : m / group.size(), n}, perseid::f32);
+    using With = perseid::MatmulReduceArguments;
+    const auto right = [&](uint64_t step) {
+      return With{.a = a[step].tensor(), .b = b.tensor(), .c = c.tensor(), .deadline = kDeadline};
+    };
+    const auto wrong = [&](const char* part, const std::function<void(With&)>& change) {
+      return Wrong{part, [&, change](uint64_t step) {
+                     With with = right(step);
+                     change(with);
+                     plan.execute(with, workspace);
+                   }};
+    };
+    const Matrix wide({k, n + 1}, perseid::f32);
+    std::vector<Wrong> calls = {
+        wrong("a is NULL", [&](With& with) { with.a = {}; }),
+        wrong("a has m 20", [&](With& with) { with.a = b.tensor(); }),
+        wrong("b has n 9", [&](With& with) { with.b = wide.tensor(); }),
+        wrong("c is NULL", [&](With& with) { with.c = {}; }),
+        wrong("scale_b is given", [&](With& with) { with.scale_b = b.tensor(); })};
+    add_workspaces(
+        workspace.size(), [&](uint64_t step, Memory memory) { plan.execute(right(step), memory); },
+        &calls);
+    expect_refused(group, calls, [&](uint64_t step) {
+      plan.execute(right(step), workspace);
+      return c.bytes;
+    });
+  });
+}
+
+TEST(WrongArguments, OfReducedProductsAreRefusedBeforeTheyBegin) {
+  for (const bool all_reduce : {false, true})
+    for (const bool canonical : {false, true}) refuse_reduced_products(all_reduce, canonical);
+}
+
+}  // namespace
