@@ -58,6 +58,110 @@ void expect_refused(const Group& group, const std::vector<Wrong>& wrong, const R
   EXPECT_EQ(group.info().failed_rank, -1);
 }
 
+void refuse_gathered_products(Fusion fusion) {
+  const Context context = Context::cpu(1);
+  on_threads(3, [&](const Group& group) {
+    const int64_t m = 12, k = 20, n = 8, all = m * group.size();
+    const AllGatherMatmul plan(context, group,
+                               {.m = m,
+                                .k = k,
+                                .products = {{.n = n, .bias = true}, {.n = n}},
+                                .chunks = 2,
+                                .fusion = fusion});
+    Workspace workspace;
+    plan.reserve(workspace);
+    const Matrix a[] = {Matrix::random({m, k}, perseid::f32, 1),
+                        Matrix::random({m, k}, perseid::f32, 2)};
+    const Matrix b = Matrix::random({k, n}, perseid::f32, 3), bias({n}, perseid::f32, 0),
+                 c({all, n}, perseid::f32), second({all, n}, perseid::f32);
+    using With = perseid::AllGatherMatmulArguments;
+    const auto right = [&](uint64_t step) {
+      return With{.a = a[step].tensor(),
+                  .b = {b.tensor(), b.tensor()},
+                  .bias = {bias.tensor(), {}},
+                  .c = {c.tensor(), second.tensor()},
+                  .deadline = kDeadline};
+    };
+    const auto wrong = [&](const char* part, const std::function<void(With&)>& change) {
+      return Wrong{part, [&, change](uint64_t step) {
+                     With with = right(step);
+                     change(with);
+                     plan.execute(with, workspace);
+                   }};
+    };
+    const Matrix wide({k, n + 1}, perseid::f32), few({all - 1, n}, perseid::f32);
+    std::vector<Wrong> calls = {
+        wrong("b has n 9", [&](With& with) { with.b[0] = wide.tensor(); }),
+        wrong("b is NULL", [&](With& with) { with.b[1] = {}; }),
+        wrong("c has m 35", [&](With& with) { with.c[0] = few.tensor(); }),
+        wrong("c is NULL", [&](With& with) { with.c[1] = {}; }),
+        wrong("c is written, but shares memory with b",
+              [&](With& with) { with.b[0] = c.tensor().slice(0, 0, k); }),
+        wrong("bias is NULL", [&](With& with) { with.bias[0] = {}; }),
+        wrong("bias is given", [&](With& with) { with.bias[1] = bias.tensor(); }),
+        wrong("scale_a is given", [&](With& with) { with.scale_a = bias.tensor(); })};
+    add_workspaces(
+        workspace.size(), [&](uint64_t step, Memory memory) { plan.execute(right(step), memory); },
+        &calls);
+    expect_refused(group, calls, [&](uint64_t step) {
+      plan.execute(right(step), workspace);
+      std::vector<std::byte> results = c.bytes;
+      results.insert(results.end(), second.bytes.begin(), second.bytes.end());
+      return results;
+    });
+  });
+}
+
+TEST(WrongArguments, OfGatheredProductsAreRefusedBeforeTheShardIsSent) {
+  for (const Fusion fusion : {Fusion::kFused, Fusion::kUnfused}) refuse_gathered_products(fusion);
+}
+
+TEST(WrongArguments, AreScalesThatAllRanksGive) {
+  const Context context = Context::cpu(1);
+  for (const bool sharded : {false, true})
+    on_threads(3, [&](const Group& group) {
+      const int64_t m = 6, k = 32, n = 8, all = m * group.size();
+      const AllGatherMatmul plan(context, group,
+                                 {.dtype = perseid::f8e4m3,
+                                  .m = m,
+                                  .k = k,
+                                  .products = {{.n = n}},
+                                  .scaling = Scaling::kRow,
+                                  .sharded_scales = sharded});
+      Workspace workspace;
+      plan.reserve(workspace);
+      const Matrix a[] = {Matrix::random({m, k}, perseid::f8e4m3, 1),
+                          Matrix::random({m, k}, perseid::f8e4m3, 2)};
+      const Matrix b = Matrix::random({k, n}, perseid::f8e4m3, 3), c({all, n}, perseid::f32),
+                   scale_a = random_scales({sharded ? m : all}, 4), scale_b = random_scales({n}, 5),
+                   few = random_scales({5}, 6);
+      using With = perseid::AllGatherMatmulArguments;
+      const auto right = [&](uint64_t step) {
+        return With{.a = a[step].tensor(),
+                    .b = {b.tensor()},
+                    .c = {c.tensor()},
+                    .deadline = kDeadline,
+                    .scale_a = scale_a.tensor(),
+                    .scale_b = {scale_b.tensor()}};
+      };
+      const auto wrong = [&](const char* part, const std::function<void(With&)>& change) {
+        return Wrong{part, [&, change](uint64_t step) {
+                       With with = right(step);
+                       change(with);
+                       plan.execute(with, workspace);
+                     }};
+      };
+      expect_refused(group,
+                     {wrong("scale_a has m 5", [&](With& with) { with.scale_a = few.tensor(); }),
+                      wrong("scale_b has n 5", [&](With& with) { with.scale_b[0] = few.tensor(); }),
+                      wrong("scale_a is NULL", [&](With& with) { with.scale_a = {}; })},
+                     [&](uint64_t step) {
+                       plan.execute(right(step), workspace);
+                       return c.bytes;
+                     });
+    });
+}
+
 void refuse_reduced_products(bool all_reduce, bool canonical) {
   const Context context = Context::cpu(1);
   on_threads(canonical ? 2 : 3, [&](const Group& group) {

@@ -346,6 +346,11 @@ Status AllGatherMatmulPlan::execute(const perseid_all_gather_matmul_args& args,
              {"n", products_[0].n});
   if (Status status = reader.finish(); !status.ok()) return status;
   if (Status status = refuse_capture(device(), operation, stream); !status.ok()) return status;
+  // Once the shard is sent, no argument is refused: a corrected call would be another operation.
+  std::byte* unused = nullptr;
+  if (Status status = take(reader, dispatch::Direction::kForward, workspace, &unused); !status.ok())
+    return status;
+  if (Status status = check_products(args, c, workspace); !status.ok()) return status;
   if (args.record != nullptr) *args.record = {PERSEID_OK, -1, 0, -1, 0, 0};
 
   const Turn turn(*group_, operation);
@@ -380,7 +385,7 @@ Status AllGatherMatmulPlan::execute(const perseid_all_gather_matmul_args& args,
   if (status.ok()) {
     if (scales_ != nullptr) status = scales_->await(operation, sending);
     if (status.ok()) status = multiply(operation, args, c, sending, workspace, work);
-    // Whatever this rank's own arguments were, the others have its shard and go on.
+    // The others go on, whatever failed here.
     const Status launched = sends_first ? Status() : transport_->launched(sending);
     if (status.ok()) status = launched;
   }
@@ -413,6 +418,30 @@ Status AllGatherMatmulPlan::give_gathered(const Tensor& gathered, void* stream) 
   return {};
 }
 
+// Of a product, without its chunks.
+perseid_matmul_args AllGatherMatmulPlan::arguments_of(const perseid_all_gather_matmul_args& args,
+                                                      size_t product) const {
+  auto inner = sized<perseid_matmul_args>();
+  inner.a = &gathered_dl_;
+  inner.b = args.b[product];
+  inner.c = args.c[product];
+  if (args.bias != nullptr) inner.bias = args.bias[product];
+  inner.scale_a = scales_ != nullptr ? scales_->scales() : args.scale_a;
+  if (args.scale_b != nullptr) inner.scale_b = args.scale_b[product];
+  return inner;
+}
+
+Status AllGatherMatmulPlan::check_products(const perseid_all_gather_matmul_args& args,
+                                           const Tensor& c, const op::Workspace& workspace) const {
+  Status status;
+  for (size_t i = 0; i < products_.size() && status.ok(); ++i) {
+    const perseid_matmul_args inner = arguments_of(args, i);
+    status = i == 0 && sliced_ != nullptr ? sliced_->check(gathered_, c, inner, workspace)
+                                          : matmul_of(products_[i].plan).check(inner, workspace);
+  }
+  return status;
+}
+
 Status AllGatherMatmulPlan::multiply(const Operation& operation,
                                      const perseid_all_gather_matmul_args& args, const Tensor& c,
                                      const Sending& sending, const op::Workspace& workspace,
@@ -421,13 +450,7 @@ Status AllGatherMatmulPlan::multiply(const Operation& operation,
   if (!fused_)
     if (Status status = await_all(operation, sending, arrival); !status.ok()) return status;
   for (size_t i = 0; i < products_.size(); ++i) {
-    auto inner = sized<perseid_matmul_args>();
-    inner.a = &gathered_dl_;
-    inner.b = args.b[i];
-    inner.c = args.c[i];
-    if (args.bias != nullptr) inner.bias = args.bias[i];
-    inner.scale_a = scales_ != nullptr ? scales_->scales() : args.scale_a;
-    if (args.scale_b != nullptr) inner.scale_b = args.scale_b[i];
+    perseid_matmul_args inner = arguments_of(args, i);
     perseid_wait_record record{};
     const bool arrives = i == 0 && fused_;
     if (arrives) {

@@ -50,7 +50,11 @@ class AllGatherMatmulPlan final : public op::Plan {
                                  const perseid_gather_product& product) const;
   Status make_products(const op::DevicePointer& device, const perseid_all_gather_matmul_desc& desc,
                        int64_t sliced_rows);
+  perseid_matmul_args arguments_of(const perseid_all_gather_matmul_args& args,
+                                   size_t product) const;
   // `c`: of the first product, where it is sliced.
+  Status check_products(const perseid_all_gather_matmul_args& args, const Tensor& c,
+                        const op::Workspace& workspace) const;
   Status multiply(const Operation& operation, const perseid_all_gather_matmul_args& args,
                   const Tensor& c, const Sending& sending, const op::Workspace& workspace,
                   const WatchedWork& work) const;
