@@ -207,4 +207,115 @@ TEST(WrongArguments, OfReducedProductsAreRefusedBeforeTheyBegin) {
     for (const bool canonical : {false, true}) refuse_reduced_products(all_reduce, canonical);
 }
 
+struct Attending {
+  Problem problem;
+  bool canonical = false;
+  Fusion fusion = Fusion::kAuto;
+};
+
+// Wrong calls of forward, then of backward, of which each step has both.
+void refuse_attention(const Attending& of) {
+  const Problem& problem = of.problem;
+  const Context context = Context::cpu(1);
+  on_threads(problem.ranks, [&](const Group& group) {
+    const Tensors own[] = {take(problem, make(problem, 1), group.rank()),
+                           take(problem, make(problem, 2), group.rank())};
+    const size_t dim = problem.rows_dim();
+    const ContextAttention plan(context, group,
+                                {.attention = options_of(problem, own[0].query.shape[dim],
+                                                         own[0].key.shape[dim], problem.ranks),
+                                 .placement = problem.placement,
+                                 .canonical = of.canonical,
+                                 .fusion = of.fusion});
+    size_t forward_bytes = 0, backward_bytes = 0;
+    EXPECT_EQ(perseid_plan_workspace_size(plan.get(), PERSEID_FORWARD, &forward_bytes), PERSEID_OK);
+    EXPECT_EQ(perseid_plan_workspace_size(plan.get(), PERSEID_BACKWARD, &backward_bytes),
+              PERSEID_OK);
+    Workspace workspace;
+    plan.reserve(workspace);
+    const auto forward = [&](uint64_t step, Memory memory, const auto& change) {
+      perseid::AttentionForward with = own[step].forward(problem);
+      change(with);
+      plan.forward(nullptr, with, memory, kDeadline);
+    };
+    const auto backward = [&](uint64_t step, Memory memory, const auto& change) {
+      perseid::AttentionBackward with = own[step].backward(problem);
+      change(with);
+      plan.backward(nullptr, with, memory, kDeadline);
+    };
+    const auto nothing = [](auto&) {};
+    const Tensor other = own[0].lengths.tensor();  // of another type and shape
+    std::vector<Wrong> calls;
+    const auto add = [&](const char* part,
+                         const std::function<void(perseid::AttentionForward&)>& change) {
+      calls.push_back({part, [&, change](uint64_t step) { forward(step, workspace, change); }});
+    };
+    add("query is NULL", [](auto& with) { with.query = {}; });
+    add("query has dtype int32", [&](auto& with) { with.query = other; });
+    add("out is NULL", [](auto& with) { with.out = {}; });
+    add("lse has dtype int32", [&](auto& with) { with.lse = other; });
+    add("q_lens is given", [&](auto& with) { with.q_lens = other; });
+    add("out is written, but shares memory with query", [&](auto& with) { with.query = with.out; });
+    if (problem.bias) add("bias is NULL", [](auto& with) { with.bias = {}; });
+    if (!problem.bias) add("bias is given", [&](auto& with) { with.bias = other; });
+    add_workspaces(
+        forward_bytes, [&](uint64_t step, Memory memory) { forward(step, memory, nothing); },
+        &calls);
+    const auto results = [&](uint64_t step) {
+      std::vector<std::byte> bytes;
+      for (const Matrix* result : {&own[step].out, &own[step].grad_query, &own[step].grad_key,
+                                   &own[step].grad_value, &own[step].grad_bias})
+        bytes.insert(bytes.end(), result->bytes.begin(), result->bytes.end());
+      return bytes;
+    };
+    expect_refused(group, calls, [&](uint64_t step) {
+      forward(step, workspace, nothing);
+      return results(step);
+    });
+    if (!problem.backward) return;
+    calls.clear();
+    const auto add_backward = [&](const char* part,
+                                  const std::function<void(perseid::AttentionBackward&)>& change) {
+      calls.push_back({part, [&, change](uint64_t step) { backward(step, workspace, change); }});
+    };
+    add_backward("query", [](auto& with) { with.query = {}; });
+    add_backward("grad_out", [](auto& with) { with.grad_out = {}; });
+    add_backward("lse", [&](auto& with) { with.lse = other; });
+    add_backward("grad_query", [&](auto& with) { with.grad_query = other; });
+    add_backward("visible is given", [&](auto& with) { with.visible = other; });
+    if (problem.grad_bias)
+      add_backward("grad_bias has dtype int32", [&](auto& with) { with.grad_bias = other; });
+    add_workspaces(
+        backward_bytes, [&](uint64_t step, Memory memory) { backward(step, memory, nothing); },
+        &calls);
+    expect_refused(group, calls, [&](uint64_t step) {
+      backward(step, workspace, nothing);
+      return results(step);
+    });
+  });
+}
+
+TEST(WrongArguments, OfAttentionAreRefusedBeforeKeysAreSent) {
+  Problem problem{
+      .ranks = 2, .dtype = perseid::f32, .heads = 2, .q_len = 32, .kv_len = 32, .value_dim = 16};
+  for (const Fusion fusion : {Fusion::kFused, Fusion::kUnfused})
+    refuse_attention({.problem = problem, .fusion = fusion});
+  refuse_attention({.problem = problem, .canonical = true});
+  problem.bias = problem.grad_bias = true;
+  refuse_attention({.problem = problem});
+  refuse_attention({.problem = problem, .canonical = true});
+}
+
+TEST(WrongArguments, OfRaggedAttentionAreRefusedBeforeKeysAreSent) {
+  Problem problem{.ranks = 2,
+                  .dtype = perseid::f32,
+                  .batch = 3,
+                  .q_len = 64,
+                  .kv_len = 64,
+                  .value_dim = 16,
+                  .lengths = {32, 16, 16}};
+  refuse_attention({.problem = problem});
+  refuse_attention({.problem = problem, .canonical = true});
+}
+
 }  // namespace

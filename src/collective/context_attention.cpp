@@ -536,6 +536,13 @@ Status ContextAttentionPlan::forward(const perseid_context_attention_forward_arg
   require_rows(reader, {{"key", &key}, {"value", &value}});
   if (Status status = reader.finish(); !status.ok()) return status;
   if (Status status = refuse_capture(device(), operation, stream); !status.ok()) return status;
+  // Once the keys are sent, no argument is refused: a corrected call would be another operation.
+  const perseid_attention_forward_args inner = arguments_of(*args.attention);
+  std::byte* unused = nullptr;
+  if (Status status = take(reader, dispatch::Direction::kForward, workspace, &unused); !status.ok())
+    return status;
+  if (Status status = attention_of(attention_).check_forward(inner, workspace); !status.ok())
+    return status;
   if (args.record != nullptr) *args.record = {PERSEID_OK, -1, 0, -1, 0, 0};
 
   const Turn turn(*group_, operation);
@@ -550,27 +557,34 @@ Status ContextAttentionPlan::forward(const perseid_context_attention_forward_arg
     return find_missing(*chunks_, group_->rank(), keys_->signals(), sending.epoch, but_of,
                         readers_);
   });
-  if (status.ok()) status = attend(operation, args, sending, workspace, work);
+  if (status.ok()) status = attend(operation, inner, sending, workspace, work);
   if (sent && fused_) {
     const Status launched = keys_->launched(sending);
     if (status.ok()) status = launched;
   }
-  // Whatever this rank's own arguments were, the others have its keys and go on.
+  // The others have this rank's keys and go on, whatever failed here.
   const Status finished = keys_->finish(sending);
   return status.ok() ? finished : status;
 }
 
-Status ContextAttentionPlan::attend(const Operation& operation,
-                                    const perseid_context_attention_forward_args& args,
-                                    const Sending& sending, const op::Workspace& workspace,
-                                    const WatchedWork& work) const {
-  perseid_attention_forward_args inner = *args.attention;
+// With all keys and values.
+template <class Args>
+Args ContextAttentionPlan::arguments_of(const Args& args) const {
+  Args inner = args;
   inner.key = &gathered_.key_dl;
   inner.value = &gathered_.value_dl;
-  if (ragged_) {
-    inner.cu_seqlens_q = lengths_->queries_given();
-    inner.cu_seqlens_kv = lengths_->keys_given();
-  }
+  if (!ragged_) return inner;
+  inner.cu_seqlens_q = lengths_->queries_given();
+  inner.cu_seqlens_kv = lengths_->keys_given();
+  return inner;
+}
+
+template perseid_attention_backward_args ContextAttentionPlan::arguments_of(
+    const perseid_attention_backward_args&) const;
+
+Status ContextAttentionPlan::attend(const Operation& operation,
+                                    perseid_attention_forward_args inner, const Sending& sending,
+                                    const op::Workspace& workspace, const WatchedWork& work) const {
   perseid_arrival arrival{};
   perseid_wait_record record{};
   Status status;
