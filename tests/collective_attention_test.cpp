@@ -323,6 +323,22 @@ TEST(ContextAttention, RefusesWhatDiffersOnAllRanks) {
   };
   EXPECT_EQ(refused([](int32_t rank) { return causal_of(rank == 1 ? 6 : 8); }),
             "context-attention: q_len is 6 on rank 1 and 8 on rank 0; pass the same on all ranks");
+  EXPECT_EQ(
+      refused([](int32_t rank) {
+        auto options = causal_of(8);
+        if (rank == 1) options.attention.scale = 0.5;
+        return options;
+      }),
+      "context-attention: scale is 0.5 on rank 1 and 0 on rank 0; pass the same on all ranks");
+  EXPECT_EQ(refused([](int32_t rank) {
+              auto options = causal_of(8);
+              options.canonical = true;
+              options.attention.backward = false;
+              options.attention.gradients = rank == 0 ? PERSEID_GRAD_QUERY : 0;
+              return options;
+            }),
+            "context-attention: backward is not wanted on rank 1 and wanted on rank 0; pass the "
+            "same on all ranks");
   EXPECT_EQ(refused([](int32_t rank) {
               auto options = causal_of(8);
               if (rank == 2) options.attention.mask = {};

@@ -69,7 +69,9 @@ class ContextAttentionPlan final : public op::Plan {
 
   ContextAttentionPlan(op::DevicePointer device, GroupPointer group)
       : Plan(std::move(device)), group_(std::move(group)) {}
-  Status read(const perseid_context_attention_desc& desc, const Operation& operation);
+  // `refused`: what this rank alone may refuse, for the next exchange.
+  Status read(const perseid_context_attention_desc& desc, const Operation& operation,
+              Status* refused);
   Status make_attention(const op::DevicePointer& device, const perseid_attention_desc& desc);
   // A rank has a part of every packed sequence, but kernels of CPUs, and those of canonical order,
   // take chunks of adjoining rows.
