@@ -300,8 +300,7 @@ perseid_status perseid_all_gather_matmul_shard(perseid_plan_t plan, const DLTens
     if (shard == nullptr) return api::null_argument("perseid_all_gather_matmul_shard", "shard");
     const collective::AllGatherMatmulPlan* own = nullptr;
     Status status = api::plan_of("perseid_all_gather_matmul_shard", plan, &own);
-    if (status.ok()) *shard = own->shard();
-    return status;
+    return status.ok() ? own->shard(shard) : status;
   });
 }
 

@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "collective/all_gather_matmul.hpp"
 
+#include <utility>
+
 #include "collective/float8.hpp"
 #include "collective/fusion.hpp"
 #include "collective/nccl.hpp"
@@ -394,8 +396,17 @@ Status AllGatherMatmulPlan::execute(const perseid_all_gather_matmul_args& args,
   if (finished.ok() && scales_ != nullptr) finished = scales_->finish(sending);
   if (status.ok()) status = finished;
   // What the caller produces there may be written as soon as this returns.
-  if (status.ok() && in_place) status = start(sending.epoch + 1);
-  return status;
+  const Status others = shard_given_ ? start(sending.epoch + 1) : Status();
+  return status.ok() ? others : status;
+}
+
+Status AllGatherMatmulPlan::shard(const DLTensor** shard) const {
+  *shard = &shard_dl_;
+  if (std::exchange(shard_given_, true) || transport_ == nullptr) return {};
+  // The executions before did not wait for those that read it.
+  const Operation operation(kOperation, 0);
+  const Turn turn(*group_, operation);
+  return turn.status().ok() ? transport_->start(operation, epoch_ + 1) : turn.status();
 }
 
 Tensor AllGatherMatmulPlan::read_own_scales(op::ArgumentReader& reader,

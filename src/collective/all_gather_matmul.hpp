@@ -25,8 +25,8 @@ class AllGatherMatmulPlan final : public op::Plan {
   // Collective.
   Status execute(const perseid_all_gather_matmul_args& args, const op::Workspace& workspace,
                  void* stream) const;
-  // Where this rank's shard is read.
-  const DLTensor* shard() const { return &shard_dl_; }
+  // Where this rank's shard is read. From then on executions wait until all ranks have read it.
+  Status shard(const DLTensor** shard) const;
   Status overlap_report(const char** json) const override {
     return report_ == nullptr ? Plan::overlap_report(json) : report_->give(json);
   }
@@ -86,6 +86,7 @@ class AllGatherMatmulPlan final : public op::Plan {
   DLTensor gathered_dl_{}, shard_dl_{};
   // A plan is executed once at a time on a rank.
   mutable uint32_t epoch_ = 0;
+  mutable bool shard_given_ = false;
   mutable std::vector<SentPart> parts_, for_next_;
 };
 
