@@ -124,6 +124,49 @@ void attend_late(uint64_t first_seed, uint64_t seeds) {
   });
 }
 
+// Is late with everything, once it shall be.
+class LateExecutor : public perseid::Executor {
+ public:
+  bool is_late = false;
+
+  int32_t workers() const noexcept override { return 1; }
+  void run(int64_t tasks, Task task) noexcept override {
+    if (is_late) std::this_thread::sleep_for(30ms);
+    for (int64_t i = 0; i < tasks; ++i) task(i, 0);
+  }
+};
+
+// Rank 0 still reads the shard of rank 1 that was copied there, when that has its own result.
+TEST(Delays, OfThoseThatReadAShardThatIsProducedInPlaceNext) {
+  for (const bool asks_late : {false, true})
+    on_threads(2, [&](const Group& group) {
+      LateExecutor executor;
+      const Context context = Context::cpu(executor);
+      const int64_t m = 12, k = 20, n = 8;
+      const AllGatherMatmul plan(
+          context, group, {.m = m, .k = k, .products = {{.n = n}}, .fusion = Fusion::kUnfused});
+      const Matrix a = Matrix::random({m, k}, perseid::f32, 1),
+                   b = Matrix::random({k, n}, perseid::f32, 2);
+      Matrix wanted({2 * m, n}, perseid::f32), c({2 * m, n}, perseid::f32);
+      Workspace workspace;
+      plan.reserve(workspace);
+      const auto execute = [&](const Tensor& shard, const Matrix& result) {
+        plan.execute({.a = shard, .b = {b.tensor()}, .c = {result.tensor()}}, workspace);
+      };
+      execute(a.tensor(), wanted);
+      if (!asks_late) (void)plan.shard();
+      executor.is_late = group.rank() == 0;
+      execute(a.tensor(), c);
+      const Tensor shard = plan.shard();
+      std::memset(shard.data(), 0, a.bytes.size());
+      EXPECT_EQ(c.bytes, wanted.bytes) << "rank " << group.rank();
+      group.barrier();  // until rank 0 has its result, what was produced stays
+      std::memcpy(shard.data(), a.bytes.data(), a.bytes.size());
+      execute(shard, c);
+      EXPECT_EQ(c.bytes, wanted.bytes) << "rank " << group.rank();
+    });
+}
+
 TEST(Delays, OfGatheredProducts) { gather_late(0, 20); }
 TEST(Delays, OfReducedProducts) { reduce_late(0, 20); }
 TEST(Delays, OfContextAttention) { attend_late(0, 20); }

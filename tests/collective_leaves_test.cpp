@@ -250,6 +250,33 @@ TEST(ContextAttention, RefusesGradientsWithoutACanonicalOrder) {
   });
 }
 
+// Of which one rank alone may not be able to give the sums.
+TEST(ContextAttention, RefusesGradientsOfOneRanksBiasOnAll) {
+  std::vector<Ended> ends(2);
+  on_threads(2, [&](const Group& group) {
+    const int32_t rank = group.rank();
+    Problem problem{.dtype = perseid::f32, .q_len = 64, .kv_len = 64, .bias = true};
+    problem.grad_bias = true;
+    perseid::ContextAttentionOptions options{.attention = options_of(problem, 32, 32, 1),
+                                             .placement = problem.placement,
+                                             .deadline = 5s,
+                                             .canonical = true};
+    if (rank == 0) options.attention.bias = {1, 2, 1, 64};
+    const auto make = [&] { ContextAttention(Context::cpu(1), group, options); };
+    ends[static_cast<size_t>(rank)] = ended(make);
+    options.attention.bias = {1, 2, 32, 64};
+    EXPECT_EQ(ended(make).sentence, "");
+  });
+  for (const Ended& end : ends) {
+    EXPECT_EQ(end.status, PERSEID_UNSUPPORTED);
+    EXPECT_EQ(end.sentence, ends[0].sentence);
+    EXPECT_NE(end.sentence.find("rank 0: context-attention: gradients has PERSEID_GRAD_BIAS and "
+                                "bias_shape[2] is 1, expected q_len, 32"),
+              std::string::npos)
+        << end.sentence;
+  }
+}
+
 TEST(ContextAttention, RefusesRaggedBatchesThatHaveNoLeaves) {
   Problem problem{.dtype = perseid::f32, .lengths = {32, 40}, .visible = true};
   problem.batch = 2;

@@ -147,6 +147,86 @@ TEST(Refusals, NameTheArgument) {
           "output is written, but shares memory with input");
 }
 
+// What rank 1 alone gets wrong, all return. The group goes on with the next operation.
+TEST(Refusals, OfOneRankAreThoseOfAll) {
+  enum Kind { kGather, kScatter, kReduce };
+  const auto call = [](const Group& group, Kind kind, const Tensor& input, const Tensor& output) {
+    if (kind == kGather) group.all_gather(input, output, 5s);
+    if (kind == kScatter) group.reduce_scatter(input, output, Reduction::kSum, 5s);
+    if (kind == kReduce) group.all_reduce(input, output, Reduction::kSum, 5s);
+  };
+  const Matrix square = Matrix::random({4, 4}, perseid::f32, 1), long_one({12, 4}, perseid::f32);
+  const Tensor input = square.tensor(), whole = long_one.tensor();
+  struct Case {
+    Kind kind;
+    Tensor input, output;
+    const char* part;
+  };
+  for (const Case& wrong :
+       {Case{kScatter, input, whole, "output has 48 elements"},
+        {kScatter, {}, whole, "reduce-scatter: input is NULL"},
+        {kScatter, input.transposed(0, 1), whole, "input does not lie row-major"},
+        {kReduce, input, whole, "output has 48 elements, expected 16"},
+        {kReduce, input, {}, "all-reduce: output is NULL"},
+        {kReduce, input.slice(0, 0, 3), input.slice(0, 1, 4),
+         "output is written, but shares memory with input"},
+        {kGather, input, {}, "all-gather: output is NULL"}}) {
+    std::vector<Ended> ends(3);
+    on_threads(3, [&](const Group& group) {
+      const auto rank = static_cast<size_t>(group.rank());
+      const int64_t rows[] = {12, rank == 2 ? 2 : 1, 4};  // by kind
+      const Matrix output({rows[wrong.kind], 4}, perseid::f32);
+      ends[rank] = ended([&] {
+        if (rank == 1) return call(group, wrong.kind, wrong.input, wrong.output);
+        call(group, wrong.kind, input, output.tensor());
+      });
+      for (int repeat = 0; repeat < 3; ++repeat) {
+        const Ended end = ended([&] { call(group, wrong.kind, input, output.tensor()); });
+        EXPECT_EQ(end.status, PERSEID_OK) << end.sentence;
+      }
+      const size_t first = wrong.kind == kScatter ? 4 * rank : 0;
+      for (size_t i = 0; i < 4; ++i) {
+        const float one = square.value(first + i);
+        EXPECT_EQ(output.value(i), wrong.kind == kGather ? one : one + one + one);
+      }
+    });
+    for (const Ended& end : ends) {
+      EXPECT_EQ(end.status, PERSEID_INVALID_ARGUMENT) << wrong.part;
+      EXPECT_LT(end.seconds, 3);
+      EXPECT_EQ(end.sentence, ends[0].sentence);
+      EXPECT_NE(end.sentence.find("rank 1: "), std::string::npos) << end.sentence;
+      EXPECT_NE(end.sentence.find(wrong.part), std::string::npos) << end.sentence;
+    }
+  }
+}
+
+// So does a descriptor that is none.
+TEST(Refusals, OfOneDescriptorAreThoseOfAll) {
+  const perseid::Context context = perseid::Context::cpu(1);
+  std::vector<std::string> sentences(2);
+  on_threads(2, [&](const Group& group) {
+    auto desc = perseid::detail::sized<perseid_matmul_reduce_desc>();
+    desc.dtype = PERSEID_F32;
+    desc.m = desc.n = desc.k = 4;
+    desc.deadline_ns = 5'000'000'000;
+    const perseid_matmul_reduce_desc right = desc;
+    if (group.rank() == 1) desc.struct_size = 4;
+    perseid_plan_t plan = nullptr;
+    const auto make = [&](perseid_context_t of, const perseid_matmul_reduce_desc* from) {
+      return perseid_matmul_reduce_plan_create(of, group.get(), from, &plan);
+    };
+    EXPECT_EQ(make(context.get(), &desc), PERSEID_INVALID_ARGUMENT);
+    sentences[static_cast<size_t>(group.rank())] = perseid_last_error();
+    EXPECT_EQ(make(group.rank() == 1 ? nullptr : context.get(), &right), PERSEID_INVALID_ARGUMENT);
+    EXPECT_EQ(make(context.get(), group.rank() == 1 ? nullptr : &right), PERSEID_INVALID_ARGUMENT);
+    EXPECT_EQ(plan, nullptr);
+    EXPECT_EQ(make(context.get(), &right), PERSEID_OK) << perseid_last_error();
+    perseid_plan_destroy(plan);
+  });
+  EXPECT_EQ(sentences[0], sentences[1]);
+  EXPECT_NE(sentences[0].find("rank 1: "), std::string::npos) << sentences[0];
+}
+
 // ---- Ranks that are missing
 
 TEST(Deadlines, NameTheRankThatDoesNotTakePart) {

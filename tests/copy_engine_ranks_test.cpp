@@ -75,6 +75,28 @@ TEST_F(CopyEngineRanks, FindTheirOwnChunksAtAnyEpoch) {
   EXPECT_EQ(join(), std::vector<int>(2, 0));
 }
 
+// What follows are exchanges. The next transport is made by all.
+TEST_F(CopyEngineRanks, FailTogetherWhereOneCannotTakePart) {
+  start(2, [&](int32_t rank) {
+    const Member member(rank, 2);
+    if (!gathers(member, 1)) return false;
+    constexpr int kLaunchFailed = 719;
+    if (rank == 1)
+      fake<decltype(&fake_fail)>("fake_fail")("cuCtxPushCurrent_v2", kLaunchFailed, 1, 0);
+    const Clock::time_point start = Clock::now();
+    std::string failure;
+    try {
+      const Gathering refused(member, 1);
+    } catch (const std::exception& error) {
+      failure = error.what();
+    }
+    const bool together = failure.starts_with("rank 1: ") && Clock::now() - start < 5s;
+    if (!together) fprintf(stderr, "\"%s\"\n", failure.c_str());
+    return together && gathers(member, 1);
+  });
+  EXPECT_EQ(join(), std::vector<int>(2, 0));
+}
+
 // A rank that has ended one operation gets the data of the next one before it begins that.
 TEST_F(CopyEngineRanks, SendToOneThatHasNotBegun) {
   start(3, [&](int32_t rank) {

@@ -237,6 +237,49 @@ TEST_P(GpuReduce, StoresPartialSumsInTheMemoryOfOthers) {
   unsetenv("PERSEID_PEER_STORES");
 }
 
+// The rank that errs goes on with the operation that the others are in.
+TEST_P(GpuReduce, RefusesArgumentsBeforeItBegins) {
+  on_gpus([](const Group& group, const Context& context) {
+    const int64_t ranks = group.size(), m = 256 * ranks, n = 520, k = 512;
+    for (const Fusion fusion : {Fusion::kFused, Fusion::kUnfused}) {
+      const MatmulReduce plan(context, group,
+                              {.dtype = perseid::bf16, .m = m, .n = n, .k = k, .fusion = fusion});
+      const GpuWorkspace workspace(context, plan);
+      const OnGpu a(context, Matrix::random({m, k}, perseid::bf16, 1)),
+          b(context, Matrix::random({k, n}, perseid::bf16, 2)),
+          other(context, Matrix::random({k, n + 8}, perseid::bf16, 3)),
+          c(context, Matrix({m / ranks, n}, perseid::bf16));
+      const auto execute = [&](const Tensor& of_b, std::span<std::byte> memory) {
+        return ended([&] {
+          plan.execute({.a = a.tensor(), .b = of_b, .c = c.tensor(), .deadline = kReduceDeadline},
+                       memory);
+          context.synchronize();
+        });
+      };
+      const auto expect_result = [&] {
+        const Ended end = execute(b.tensor(), workspace.bytes());
+        EXPECT_EQ(end.status, PERSEID_OK) << end.sentence;
+        return c.get().bytes;
+      };
+      const std::vector<std::byte> wanted = expect_result();
+      if (group.rank() == 1) {
+        const Ended wrong = execute(other.tensor(), workspace.bytes());
+        EXPECT_EQ(wrong.status, PERSEID_INVALID_ARGUMENT) << wrong.sentence;
+        EXPECT_NE(wrong.sentence.find("b has n 528"), std::string::npos) << wrong.sentence;
+        if (plan.workspace_size() > 0) {
+          const Ended none = execute(b.tensor(), {});
+          EXPECT_EQ(none.status, PERSEID_WORKSPACE_TOO_SMALL) << none.sentence;
+          const Ended null =
+              execute(b.tensor(), {static_cast<std::byte*>(nullptr), workspace.bytes().size()});
+          EXPECT_EQ(null.status, PERSEID_INVALID_ARGUMENT) << null.sentence;
+        }
+      }
+      for (int repeat = 0; repeat < 3; ++repeat) EXPECT_EQ(expect_result(), wanted);
+      EXPECT_EQ(group.info().failed_rank, -1);
+    }
+  });
+}
+
 // Tiles of 128 x 256 in pairs of blocks, more than a wave of them, and a row of tiles that
 // overhangs; six waves of tiles of 128 x 192 whose sums leave under the next tile's mainloop.
 TEST_P(GpuReduce, SumsWholeTiles) {

@@ -19,6 +19,16 @@ constexpr int64_t kMultiprocessors = 64;
 
 class NcclPlans : public NcclRanks {};
 
+// On one host.
+class CopyEnginePlans : public NcclRanks {
+ protected:
+  void SetUp() override { HostRanks::SetUp(); }
+  void enter(int32_t rank) override {
+    NcclRanks::enter(rank);
+    unsetenv("PERSEID_SHARED_MEMORY");
+  }
+};
+
 // Row-major in memory of the GPU.
 class Matrix {
  public:
@@ -148,8 +158,34 @@ TEST_F(NcclPlans, AreUnfusedWhereAKernelLeavesNone) {
 
 struct Reduce {
   uint32_t fusion = PERSEID_FUSED, out_dtype = PERSEID_BF16;
+  bool errs = false;  // with each argument before it is right
 
   static constexpr int64_t kRows = 2048, kColumns = 2048, kDepth = 64;
+  // Whether all wrong calls are refused.
+  template <class Execute>
+  static bool refuses(const perseid_matmul_reduce_args& args, const op::Workspace& workspace,
+                      const Execute& execute) {
+    const auto is = [](const Status& status, perseid_status code, const char* part) {
+      const bool right = status.code() == code && has(status.sentence(), part);
+      if (!right) fprintf(stderr, "not \"%s\": %s\n", part, status.sentence().c_str());
+      return right;
+    };
+    perseid_matmul_reduce_args wrong = args;
+    wrong.b = args.c;
+    bool right = is(execute(wrong, workspace), PERSEID_INVALID_ARGUMENT, "b has k");
+    wrong.b = nullptr;
+    right = is(execute(wrong, workspace), PERSEID_INVALID_ARGUMENT, "b is NULL") && right;
+    if (workspace.bytes == 0) return right;
+    for (const op::Workspace& small :
+         {op::Workspace{nullptr, 0}, {workspace.data, workspace.bytes - 1}})
+      right = is(execute(args, small), PERSEID_WORKSPACE_TOO_SMALL, "expected at least") && right;
+    right = is(execute(args, {nullptr, workspace.bytes}), PERSEID_INVALID_ARGUMENT,
+               "the workspace is NULL") &&
+            right;
+    return is(execute(args, {args.a->data, workspace.bytes}), PERSEID_INVALID_ARGUMENT,
+              "the workspace shares memory with a") &&
+           right;
+  }
   // Nothing is computed: the execution ends at the deadline.
   Status run(const Member& member, std::array<int64_t, 2>* blocks, std::string* explained) const {
     auto desc = sized<perseid_matmul_reduce_desc>();
@@ -173,9 +209,14 @@ struct Reduce {
     size_t bytes = 0;
     status = plan->workspace_size(dispatch::Direction::kForward, &bytes);
     std::vector<std::byte> memory(bytes + 1);
-    if (status.ok())
-      status = static_cast<const MatmulReducePlan&>(*plan).execute(args, {memory.data(), bytes},
-                                                                   nullptr);
+    const auto execute = [&](const perseid_matmul_reduce_args& given,
+                             const op::Workspace& workspace) {
+      return static_cast<const MatmulReducePlan&>(*plan).execute(given, workspace, nullptr);
+    };
+    const op::Workspace workspace{memory.data(), bytes};
+    if (status.ok() && errs && !refuses(args, workspace, execute))
+      return Status::error(PERSEID_INTERNAL, "a wrong call is not refused");
+    if (status.ok()) status = execute(args, workspace);
     for (size_t i = 0; i < 2; ++i)
       (*blocks)[i] = fake<decltype(&fake_blocks)>("fake_blocks")(static_cast<int64_t>(i));
     const Status synchronized = cuda::synchronize(*member.device->gpu, nullptr);
@@ -210,6 +251,39 @@ TEST_F(NcclPlans, OfSumsLeaveMultiprocessorsToNccl) {
     });
     EXPECT_EQ(join(), std::vector<int>(2, 0)) << reduce.fusion << " " << reduce.out_dtype;
   }
+}
+
+// The rank goes on with the operation that the others are in.
+TEST_F(NcclPlans, OfSumsRefuseArgumentsBeforeTheyBegin) {
+  for (const uint32_t fusion : {PERSEID_FUSED, PERSEID_UNFUSED}) {
+    start(2, [&](int32_t rank) {
+      const Member member(rank, 2);
+      std::array<int64_t, 2> blocks{};
+      std::string explained;
+      const Status status =
+          Reduce{.fusion = fusion, .errs = rank == 1}.run(member, &blocks, &explained);
+      // Nothing is computed: what waits for signals of the product ends at the deadline.
+      const bool fused = fusion == PERSEID_FUSED;
+      const bool right = fused ? status.code() == PERSEID_TIMEOUT : status.ok();
+      if (!right) fprintf(stderr, "%s\n", status.sentence().c_str());
+      return right && has(explained, "in the epilogue of the own shard") == fused;
+    });
+    EXPECT_EQ(join(), std::vector<int>(2, 0)) << fusion;
+  }
+}
+
+// Else their queues would wait for one another.
+TEST_F(CopyEnginePlans, OfSumsRefuseArgumentsBeforeTheyBegin) {
+  start(2, [&](int32_t rank) {
+    const Member member(rank, 2);
+    std::array<int64_t, 2> blocks{};
+    std::string explained;
+    const Status status =
+        Reduce{.fusion = PERSEID_UNFUSED, .errs = rank == 1}.run(member, &blocks, &explained);
+    if (!status.ok()) fprintf(stderr, "%s\n", status.sentence().c_str());
+    return status.ok() && has(explained, "cuda:copy_engines");
+  });
+  EXPECT_EQ(join(), std::vector<int>(2, 0));
 }
 
 // Attention of a rank and its gradients. Nothing is computed, and kernels do not wait.

@@ -9,7 +9,8 @@
  *   - All ranks call the same functions of a group in the same order, each rank one at a time.
  *     Making a plan is such a call too. Executing one, once per rank, is one operation.
  *   - Shapes that do not fit are refused on all ranks with the same sentence, when the plan is
- * made. An argument that is refused at execution is refused on its rank alone.
+ *     made, or by an operation without a plan. An argument of an execution is refused on its rank
+ *     alone, before the execution begins: the others wait for a corrected call.
  *   - Every call has a deadline (0: 30 s) and none waits beyond it. Where a rank dies, leaves, or
  *     does not take part in time, the calls of all ranks end with PEER_LOST or TIMEOUT and a
  *     sentence that names it; what they were to write is undefined. The group has then failed:
@@ -139,7 +140,8 @@ PERSEID_API void perseid_group_memory_free(perseid_group_t group, void* data);
  * Tensors are row-major without gaps, F16, BF16, F32 or F64, in memory of the host, or all of them
  * on the ranks' GPUs: then the work is done in the order of the default stream, and the call
  * returns after it; the first call on GPUs makes streams and memory, and compiles what it needs.
- * Errors: INVALID_ARGUMENT (on all ranks, where their calls differ), TIMEOUT, PEER_LOST. */
+ * Errors: INVALID_ARGUMENT (on all ranks, where their calls differ or one is wrong), TIMEOUT,
+ * PEER_LOST. */
 
 /** How ranks' elements become one. */
 typedef enum perseid_reduction {
@@ -261,8 +263,9 @@ PERSEID_API perseid_status perseid_all_gather_matmul_plan_create(
     perseid_context_t context, perseid_group_t group, const perseid_all_gather_matmul_desc* desc,
     perseid_plan_t* plan);
 /** Where this rank's shard is read: [batch, m, k], in memory of the context's device. What is
- * produced there is not copied; on the CPU execution then returns when all ranks have read it, on a
- * GPU what follows on the stream may overwrite it. The tensor lives as long as the plan.
+ * produced there is not copied. On the CPU each execution from then on returns when all ranks have
+ * read the shard, and the first call after executions waits for that, at most 30 s; on a GPU what
+ * follows on the stream may overwrite it. The tensor lives as long as the plan.
  * \snippet ranks.c all_gather_matmul */
 PERSEID_API perseid_status perseid_all_gather_matmul_shard(perseid_plan_t plan,
                                                            const DLTensor** shard);

@@ -89,16 +89,23 @@ template <class OperationPlan, class Descriptor>
 perseid_status create_plan(const char* function, perseid_context_t context, perseid_group_t group,
                            const Descriptor* desc, perseid_plan_t* plan) {
   return guarded([&]() -> Status {
-    if (plan == nullptr) return null_argument(function, "plan");
-    *plan = nullptr;
-    if (context == nullptr) return null_argument(function, "context");
+    if (plan != nullptr) *plan = nullptr;
     if (group == nullptr) return null_argument(function, "group");
-    if (desc == nullptr) return null_argument(function, "desc");
+    Status given;
+    if (plan == nullptr)
+      given = null_argument(function, "plan");
+    else if (context == nullptr)
+      given = null_argument(function, "context");
+    else if (desc == nullptr)
+      given = null_argument(function, "desc");
     op::Check check(function);
-    Descriptor current;
+    Descriptor current{};
     Pointees<Descriptor> pointees;
-    if (!read_struct(check, desc, &current) || !pointees.read(check, &current))
-      return check.result();
+    if (given.ok() && !(read_struct(check, desc, &current) && pointees.read(check, &current)))
+      given = check.result();
+    // The other ranks make the plan, and begin with an exchange.
+    if (!given.ok())
+      return group->group->exchange({OperationPlan::kOperation, 0}, given, "", nullptr);
     auto made = std::make_unique<perseid_plan>();
     const std::string no_arguments;
     const Span span(OperationPlan::kOperation, "plan", "", false, no_arguments);
@@ -137,12 +144,9 @@ perseid_status execute_plan(const char* function, perseid_plan_t plan, const Arg
   });
 }
 
-Status read_reduction(perseid_reduction given, collective::Reduction* reduction) {
-  const int32_t number = number_of(given);
-  *reduction = static_cast<collective::Reduction>(number);
-  if (number == PERSEID_SUM || number == PERSEID_AVERAGE) return {};
-  return Status::error(PERSEID_INVALID_ARGUMENT, "reduction is ", number,
-                       ", expected PERSEID_SUM (0) or PERSEID_AVERAGE (1)");
+// Any number: the operation refuses others, on all ranks.
+collective::Reduction reduction_of(const perseid_reduction& given) {
+  return static_cast<collective::Reduction>(number_of(given));
 }
 
 }  // namespace
@@ -263,10 +267,8 @@ perseid_status perseid_group_reduce_scatter(perseid_group_t group, perseid_reduc
                                             const DLTensor* input, const DLTensor* output,
                                             uint64_t deadline_ns) {
   return api::with_group(__func__, group, [&](collective::Group& own) {
-    collective::Reduction wanted;
-    Status status = api::read_reduction(reduction, &wanted);
-    return status.ok() ? collective::reduce_scatter(own, wanted, input, output, deadline_ns)
-                       : status;
+    return collective::reduce_scatter(own, api::reduction_of(reduction), input, output,
+                                      deadline_ns);
   });
 }
 
@@ -274,9 +276,7 @@ perseid_status perseid_group_all_reduce(perseid_group_t group, perseid_reduction
                                         const DLTensor* input, const DLTensor* output,
                                         uint64_t deadline_ns) {
   return api::with_group(__func__, group, [&](collective::Group& own) {
-    collective::Reduction wanted;
-    Status status = api::read_reduction(reduction, &wanted);
-    return status.ok() ? collective::all_reduce(own, wanted, input, output, deadline_ns) : status;
+    return collective::all_reduce(own, api::reduction_of(reduction), input, output, deadline_ns);
   });
 }
 
@@ -300,8 +300,7 @@ perseid_status perseid_all_gather_matmul_shard(perseid_plan_t plan, const DLTens
     if (shard == nullptr) return api::null_argument("perseid_all_gather_matmul_shard", "shard");
     const collective::AllGatherMatmulPlan* own = nullptr;
     Status status = api::plan_of("perseid_all_gather_matmul_shard", plan, &own);
-    if (status.ok()) *shard = own->shard();
-    return status;
+    return status.ok() ? own->shard(shard) : status;
   });
 }
 

@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "collective/all_gather_matmul.hpp"
 
+#include <utility>
+
 #include "collective/float8.hpp"
 #include "collective/fusion.hpp"
 #include "collective/nccl.hpp"
@@ -346,6 +348,11 @@ Status AllGatherMatmulPlan::execute(const perseid_all_gather_matmul_args& args,
              {"n", products_[0].n});
   if (Status status = reader.finish(); !status.ok()) return status;
   if (Status status = refuse_capture(device(), operation, stream); !status.ok()) return status;
+  // Once the shard is sent, no argument is refused: a corrected call would be another operation.
+  std::byte* unused = nullptr;
+  if (Status status = take(reader, dispatch::Direction::kForward, workspace, &unused); !status.ok())
+    return status;
+  if (Status status = check_products(args, c, workspace); !status.ok()) return status;
   if (args.record != nullptr) *args.record = {PERSEID_OK, -1, 0, -1, 0, 0};
 
   const Turn turn(*group_, operation);
@@ -380,7 +387,7 @@ Status AllGatherMatmulPlan::execute(const perseid_all_gather_matmul_args& args,
   if (status.ok()) {
     if (scales_ != nullptr) status = scales_->await(operation, sending);
     if (status.ok()) status = multiply(operation, args, c, sending, workspace, work);
-    // Whatever this rank's own arguments were, the others have its shard and go on.
+    // The others go on, whatever failed here.
     const Status launched = sends_first ? Status() : transport_->launched(sending);
     if (status.ok()) status = launched;
   }
@@ -389,8 +396,17 @@ Status AllGatherMatmulPlan::execute(const perseid_all_gather_matmul_args& args,
   if (finished.ok() && scales_ != nullptr) finished = scales_->finish(sending);
   if (status.ok()) status = finished;
   // What the caller produces there may be written as soon as this returns.
-  if (status.ok() && in_place) status = start(sending.epoch + 1);
-  return status;
+  const Status others = shard_given_ ? start(sending.epoch + 1) : Status();
+  return status.ok() ? others : status;
+}
+
+Status AllGatherMatmulPlan::shard(const DLTensor** shard) const {
+  *shard = &shard_dl_;
+  if (std::exchange(shard_given_, true) || transport_ == nullptr) return {};
+  // The executions before did not wait for those that read it.
+  const Operation operation(kOperation, 0);
+  const Turn turn(*group_, operation);
+  return turn.status().ok() ? transport_->start(operation, epoch_ + 1) : turn.status();
 }
 
 Tensor AllGatherMatmulPlan::read_own_scales(op::ArgumentReader& reader,
@@ -413,6 +429,30 @@ Status AllGatherMatmulPlan::give_gathered(const Tensor& gathered, void* stream) 
   return {};
 }
 
+// Of a product, without its chunks.
+perseid_matmul_args AllGatherMatmulPlan::arguments_of(const perseid_all_gather_matmul_args& args,
+                                                      size_t product) const {
+  auto inner = sized<perseid_matmul_args>();
+  inner.a = &gathered_dl_;
+  inner.b = args.b[product];
+  inner.c = args.c[product];
+  if (args.bias != nullptr) inner.bias = args.bias[product];
+  inner.scale_a = scales_ != nullptr ? scales_->scales() : args.scale_a;
+  if (args.scale_b != nullptr) inner.scale_b = args.scale_b[product];
+  return inner;
+}
+
+Status AllGatherMatmulPlan::check_products(const perseid_all_gather_matmul_args& args,
+                                           const Tensor& c, const op::Workspace& workspace) const {
+  Status status;
+  for (size_t i = 0; i < products_.size() && status.ok(); ++i) {
+    const perseid_matmul_args inner = arguments_of(args, i);
+    status = i == 0 && sliced_ != nullptr ? sliced_->check(gathered_, c, inner, workspace)
+                                          : matmul_of(products_[i].plan).check(inner, workspace);
+  }
+  return status;
+}
+
 Status AllGatherMatmulPlan::multiply(const Operation& operation,
                                      const perseid_all_gather_matmul_args& args, const Tensor& c,
                                      const Sending& sending, const op::Workspace& workspace,
@@ -421,13 +461,7 @@ Status AllGatherMatmulPlan::multiply(const Operation& operation,
   if (!fused_)
     if (Status status = await_all(operation, sending, arrival); !status.ok()) return status;
   for (size_t i = 0; i < products_.size(); ++i) {
-    auto inner = sized<perseid_matmul_args>();
-    inner.a = &gathered_dl_;
-    inner.b = args.b[i];
-    inner.c = args.c[i];
-    if (args.bias != nullptr) inner.bias = args.bias[i];
-    inner.scale_a = scales_ != nullptr ? scales_->scales() : args.scale_a;
-    if (args.scale_b != nullptr) inner.scale_b = args.scale_b[i];
+    perseid_matmul_args inner = arguments_of(args, i);
     perseid_wait_record record{};
     const bool arrives = i == 0 && fused_;
     if (arrives) {

@@ -25,8 +25,8 @@ class AllGatherMatmulPlan final : public op::Plan {
   // Collective.
   Status execute(const perseid_all_gather_matmul_args& args, const op::Workspace& workspace,
                  void* stream) const;
-  // Where this rank's shard is read.
-  const DLTensor* shard() const { return &shard_dl_; }
+  // Where this rank's shard is read. From then on executions wait until all ranks have read it.
+  Status shard(const DLTensor** shard) const;
   Status overlap_report(const char** json) const override {
     return report_ == nullptr ? Plan::overlap_report(json) : report_->give(json);
   }
@@ -50,7 +50,11 @@ class AllGatherMatmulPlan final : public op::Plan {
                                  const perseid_gather_product& product) const;
   Status make_products(const op::DevicePointer& device, const perseid_all_gather_matmul_desc& desc,
                        int64_t sliced_rows);
+  perseid_matmul_args arguments_of(const perseid_all_gather_matmul_args& args,
+                                   size_t product) const;
   // `c`: of the first product, where it is sliced.
+  Status check_products(const perseid_all_gather_matmul_args& args, const Tensor& c,
+                        const op::Workspace& workspace) const;
   Status multiply(const Operation& operation, const perseid_all_gather_matmul_args& args,
                   const Tensor& c, const Sending& sending, const op::Workspace& workspace,
                   const WatchedWork& work) const;
@@ -82,6 +86,7 @@ class AllGatherMatmulPlan final : public op::Plan {
   DLTensor gathered_dl_{}, shard_dl_{};
   // A plan is executed once at a time on a rank.
   mutable uint32_t epoch_ = 0;
+  mutable bool shard_given_ = false;
   mutable std::vector<SentPart> parts_, for_next_;
 };
 

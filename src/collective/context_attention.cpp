@@ -27,14 +27,15 @@ Status ContextAttentionPlan::make(op::DevicePointer device, GroupPointer group,
   std::shared_ptr<Stop> stop = Stop::watch(ranks, &device);
   std::unique_ptr<ContextAttentionPlan> made(new ContextAttentionPlan(device, std::move(group)));
   made->stop_ = std::move(stop);
-  if (Status status = made->read(desc, operation); !status.ok()) return status;
+  Status refused;
+  if (Status status = made->read(desc, operation, &refused); !status.ok()) return status;
   if (made->ragged_)
     made->lengths_ =
         std::make_unique<ContextLengths>(device, made->batch_, ranks.size(), made->zigzag_,
                                          made->canonical_ && desc.attention->gradients != 0);
   // Again an exchange, as an implementation may refuse on one rank alone.
   made->streams_ = made->wants_to_stream(*desc.attention, desc.fusion);
-  Status attention = made->make_attention(device, *desc.attention);
+  Status attention = refused.ok() ? made->make_attention(device, *desc.attention) : refused;
   std::vector<std::string> streaming;
   if (Status status = ranks.exchange(operation, attention, made->streams_ ? "1" : "", &streaming);
       !status.ok())
@@ -70,7 +71,7 @@ Status ContextAttentionPlan::make(op::DevicePointer device, GroupPointer group,
 }
 
 Status ContextAttentionPlan::read(const perseid_context_attention_desc& desc,
-                                  const Operation& operation) {
+                                  const Operation& operation, Status* refused) {
   op::DescriptorReader reader(kOperation);
   const perseid_attention_desc none{};
   const perseid_attention_desc& given = desc.attention == nullptr ? none : *desc.attention;
@@ -135,7 +136,12 @@ Status ContextAttentionPlan::read(const perseid_context_attention_desc& desc,
       .equal("ragged", given.ragged)
       .equal("kv_lens", given.kv_lens)
       .equal("gradients", gradients_wanted_ / PERSEID_GRAD_KEY,
-             {"none of key and value", "key", "value", "key and value"});
+             {"none of key and value", "key", "value", "key and value"})
+      .equal("backward", given.gradients != 0, {"not wanted", "wanted"})
+      .equal("scale", std::bit_cast<int64_t>(given.scale), concatenate(given.scale));
+  if (canonical_)
+    terms.equal("the gradient of bias", (given.gradients & PERSEID_GRAD_BIAS) != 0,
+                {"not wanted", "wanted"});
   const Transport& transport = transport_of(device(), *group_);
   by_heads_ = &transport == &kCopyEngines || &transport == &kNccl;
   if (device().gpu != nullptr) spared_ = NcclLinks::multiprocessors(*group_);
@@ -150,7 +156,7 @@ Status ContextAttentionPlan::read(const perseid_context_attention_desc& desc,
   for (int32_t rank = 0; rank < group_->size(); ++rank) q_rows_.push_back(terms.of(rank, "q_len"));
   if (canonical_ && given.gradients != 0)
     if (const std::string why = ContextLeaves::refuse(given, zigzag_, q_rows_); !why.empty())
-      return Status::error(PERSEID_UNSUPPORTED, kOperation, ": ", why);
+      *refused = Status::error(PERSEID_UNSUPPORTED, kOperation, ": ", why);
   shards_ = {.dtype = dtype_,
              .outer = ragged_ ? 1 : batch_,
              .inner = kv_heads_ * (head_dim_ + value_dim_),
@@ -386,46 +392,6 @@ Status ContextAttentionPlan::make_transports(const Operation& operation) {
   return group_->exchange(operation, lengths_->make(), "", nullptr);
 }
 
-void ContextAttentionPlan::view(std::byte* data, DType dtype, bool by_heads,
-                                KeysAndValues* views) const {
-  const int64_t entries = shards_.outer, rows = shards_.extent();
-  const auto tensor = [&](int64_t dim) {
-    const int64_t both = head_dim_ + value_dim_;
-    if (by_heads)
-      return Tensor{.data = data,
-                    .dtype = dtype,
-                    .rank = 4,
-                    .shape = {entries, rows, kv_heads_, dim},
-                    .stride = {kv_heads_ * rows * both, both, rows * both, 1}};
-    const int64_t row = rows_first_ ? kv_heads_ * dim : dim, head = rows_first_ ? dim : rows * dim;
-    return Tensor{.data = data,
-                  .dtype = dtype,
-                  .rank = 4,
-                  .shape = {entries, rows, kv_heads_, dim},
-                  .stride = {rows * kv_heads_ * dim, row, head, 1}};
-  };
-  // As callers give it, in its layout and without a batch where ragged.
-  const auto given = [&](Tensor view) {
-    if (!rows_first_) {
-      std::swap(view.shape[1], view.shape[2]);
-      std::swap(view.stride[1], view.stride[2]);
-    }
-    if (ragged_) {
-      view.rank = 3;
-      std::copy_n(view.shape + 1, 3, view.shape);
-      std::copy_n(view.stride + 1, 3, view.stride);
-    }
-    return view;
-  };
-  views->key = tensor(head_dim_);
-  data += (by_heads ? head_dim_ : views->key.elements()) * size_of(dtype);
-  views->value = tensor(value_dim_);
-  views->given_key = given(views->key);
-  views->given_value = given(views->value);
-  views->key_dl = as_dl(&views->given_key, device().dl_device());
-  views->value_dl = as_dl(&views->given_value, device().dl_device());
-}
-
 void ContextAttentionPlan::describe(const perseid_attention_desc& desc) {
   auto info = sized<perseid_plan_info>();
   attention_->query(&info);
@@ -536,6 +502,13 @@ Status ContextAttentionPlan::forward(const perseid_context_attention_forward_arg
   require_rows(reader, {{"key", &key}, {"value", &value}});
   if (Status status = reader.finish(); !status.ok()) return status;
   if (Status status = refuse_capture(device(), operation, stream); !status.ok()) return status;
+  // Once the keys are sent, no argument is refused: a corrected call would be another operation.
+  const perseid_attention_forward_args inner = arguments_of(*args.attention);
+  std::byte* unused = nullptr;
+  if (Status status = take(reader, dispatch::Direction::kForward, workspace, &unused); !status.ok())
+    return status;
+  if (Status status = attention_of(attention_).check_forward(inner, workspace); !status.ok())
+    return status;
   if (args.record != nullptr) *args.record = {PERSEID_OK, -1, 0, -1, 0, 0};
 
   const Turn turn(*group_, operation);
@@ -550,27 +523,34 @@ Status ContextAttentionPlan::forward(const perseid_context_attention_forward_arg
     return find_missing(*chunks_, group_->rank(), keys_->signals(), sending.epoch, but_of,
                         readers_);
   });
-  if (status.ok()) status = attend(operation, args, sending, workspace, work);
+  if (status.ok()) status = attend(operation, inner, sending, workspace, work);
   if (sent && fused_) {
     const Status launched = keys_->launched(sending);
     if (status.ok()) status = launched;
   }
-  // Whatever this rank's own arguments were, the others have its keys and go on.
+  // The others have this rank's keys and go on, whatever failed here.
   const Status finished = keys_->finish(sending);
   return status.ok() ? finished : status;
 }
 
-Status ContextAttentionPlan::attend(const Operation& operation,
-                                    const perseid_context_attention_forward_args& args,
-                                    const Sending& sending, const op::Workspace& workspace,
-                                    const WatchedWork& work) const {
-  perseid_attention_forward_args inner = *args.attention;
+// With all keys and values.
+template <class Args>
+Args ContextAttentionPlan::arguments_of(const Args& args) const {
+  Args inner = args;
   inner.key = &gathered_.key_dl;
   inner.value = &gathered_.value_dl;
-  if (ragged_) {
-    inner.cu_seqlens_q = lengths_->queries_given();
-    inner.cu_seqlens_kv = lengths_->keys_given();
-  }
+  if (!ragged_) return inner;
+  inner.cu_seqlens_q = lengths_->queries_given();
+  inner.cu_seqlens_kv = lengths_->keys_given();
+  return inner;
+}
+
+template perseid_attention_backward_args ContextAttentionPlan::arguments_of(
+    const perseid_attention_backward_args&) const;
+
+Status ContextAttentionPlan::attend(const Operation& operation,
+                                    perseid_attention_forward_args inner, const Sending& sending,
+                                    const op::Workspace& workspace, const WatchedWork& work) const {
   perseid_arrival arrival{};
   perseid_wait_record record{};
   Status status;

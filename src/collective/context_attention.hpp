@@ -69,7 +69,9 @@ class ContextAttentionPlan final : public op::Plan {
 
   ContextAttentionPlan(op::DevicePointer device, GroupPointer group)
       : Plan(std::move(device)), group_(std::move(group)) {}
-  Status read(const perseid_context_attention_desc& desc, const Operation& operation);
+  // `refused`: what this rank alone may refuse, for the next exchange.
+  Status read(const perseid_context_attention_desc& desc, const Operation& operation,
+              Status* refused);
   Status make_attention(const op::DevicePointer& device, const perseid_attention_desc& desc);
   // A rank has a part of every packed sequence, but kernels of CPUs, and those of canonical order,
   // take chunks of adjoining rows.
@@ -111,14 +113,22 @@ class ContextAttentionPlan final : public op::Plan {
   Status send(const Operation& operation, const Sending& sending, const Tensor& key,
               const Tensor& value) const;
   Status await_all(const Operation& operation, const Sending& sending) const;
-  Status attend(const Operation& operation, const perseid_context_attention_forward_args& args,
+  // Of the attention over all keys, without how they arrive.
+  template <class Args>
+  Args arguments_of(const Args& args) const;
+  perseid_attention_backward_args backward_arguments_of(
+      const perseid_attention_backward_args& args) const;
+  Status check_backward(const perseid_attention_backward_args& inner,
+                        const op::Workspace& workspace) const;
+  std::span<const int64_t> begins() const;
+  Status attend(const Operation& operation, perseid_attention_forward_args inner,
                 const Sending& sending, const op::Workspace& workspace,
                 const WatchedWork& work) const;
-  Status differentiate(const perseid_attention_backward_args& args, const op::Workspace& workspace,
+  Status differentiate(const perseid_attention_backward_args& inner, const op::Workspace& workspace,
                        void* stream) const;
   Status give_gradients() const;
   Status stream_gradients(const Operation& operation, const Sending& sending,
-                          const perseid_attention_backward_args& args,
+                          const perseid_attention_backward_args& inner,
                           const op::Workspace& workspace, const Tensor& key,
                           const Tensor& value) const;
   Status differentiate_groups(const Operation& operation, const Sending& sending,

@@ -34,6 +34,13 @@ Status ContextAttentionPlan::backward(const perseid_context_attention_backward_a
   if (leaves_ != nullptr && reader.ok()) leaves_->require_rows(reader, *args.attention);
   if (Status status = reader.finish(); !status.ok()) return status;
   if (Status status = refuse_capture(device(), operation, stream); !status.ok()) return status;
+  // Once it has begun, no argument is refused: the other ranks would miss this one's gradients.
+  const perseid_attention_backward_args inner = backward_arguments_of(*args.attention);
+  std::byte* unused = nullptr;
+  if (Status status = take(reader, dispatch::Direction::kBackward, workspace, &unused);
+      !status.ok())
+    return status;
+  if (Status status = check_backward(inner, workspace); !status.ok()) return status;
   if (args.record != nullptr) *args.record = {PERSEID_OK, -1, 0, -1, 0, 0};
 
   const Turn turn(*group_, operation);
@@ -43,7 +50,7 @@ Status ContextAttentionPlan::backward(const perseid_context_attention_backward_a
   const Sending sending{++epoch_, stream, args.record, report_.get()};
   Status status = send(operation, sending, key, value);
   if (status.ok() && streamed_ != nullptr)
-    return stream_gradients(operation, sending, *args.attention, workspace, grad_key, grad_value);
+    return stream_gradients(operation, sending, inner, workspace, grad_key, grad_value);
   if (status.ok()) status = keys_->launched(sending);
   if (status.ok()) status = await_all(operation, sending);
   if (status.ok() && gradients_ != nullptr) status = gradients_->start(operation, sending);
@@ -52,8 +59,7 @@ Status ContextAttentionPlan::backward(const perseid_context_attention_backward_a
   const WatchedWork work(stop_.get(), operation, gradients, [this](uint64_t but_of) {
     return gradients_ == nullptr ? MissingPart() : gradients_->missing(but_of);
   });
-  // Where this rank's own arguments are refused, the others miss its part.
-  if (status.ok()) status = work.ended(differentiate(*args.attention, workspace, stream));
+  if (status.ok()) status = work.ended(differentiate(inner, workspace, stream));
   const Status finished = keys_->finish(sending);
   if (status.ok()) status = finished;
   if (!status.ok() || gradients_ == nullptr) return status;
@@ -64,27 +70,37 @@ Status ContextAttentionPlan::backward(const perseid_context_attention_backward_a
   return status.ok() ? read : status;
 }
 
-Status ContextAttentionPlan::differentiate(const perseid_attention_backward_args& args,
-                                           const op::Workspace& workspace, void* stream) const {
-  perseid_attention_backward_args inner = args;
-  inner.key = &gathered_.key_dl;
-  inner.value = &gathered_.value_dl;
-  if (ragged_) {
-    if (Status status = lengths_->send(stream); !status.ok()) return status;
-    inner.cu_seqlens_q = leaves_ != nullptr ? lengths_->pieces_given() : lengths_->queries_given();
-    inner.cu_seqlens_kv = lengths_->keys_given();
-  }
+perseid_attention_backward_args ContextAttentionPlan::backward_arguments_of(
+    const perseid_attention_backward_args& args) const {
+  perseid_attention_backward_args inner = arguments_of(args);
+  if (ragged_ && leaves_ != nullptr) inner.cu_seqlens_q = lengths_->pieces_given();
   // The other ranks need this one's part where it wants none itself.
   inner.grad_key = buffers_.empty() ? nullptr : buffers_[0].key;
   inner.grad_value = buffers_.empty() ? nullptr : buffers_[0].value;
+  return inner;
+}
+
+// Of sequences in this rank's rows.
+std::span<const int64_t> ContextAttentionPlan::begins() const {
+  return ragged_ ? std::span(lengths_->queries()) : std::span<const int64_t>();
+}
+
+Status ContextAttentionPlan::check_backward(const perseid_attention_backward_args& inner,
+                                            const op::Workspace& workspace) const {
+  return leaves_ != nullptr ? leaves_->check(inner, begins(), buffers_, workspace)
+                            : attention_of(attention_).check_backward(inner, workspace);
+}
+
+Status ContextAttentionPlan::differentiate(const perseid_attention_backward_args& inner,
+                                           const op::Workspace& workspace, void* stream) const {
+  if (ragged_)
+    if (Status status = lengths_->send(stream); !status.ok()) return status;
   const Reported computing(report_.get(), OverlapReport::Kind::kCompute, OverlapReport::kNoChunk,
                            group_->rank(), stream);
   if (leaves_ != nullptr) {
     const int64_t elements =
         sums_.empty() ? 0 : sums_[0].key.elements() + sums_[0].value.elements();
-    const std::span<const int64_t> begins =
-        ragged_ ? std::span(lengths_->queries()) : std::span<const int64_t>();
-    return leaves_->backward(inner, begins, buffers_, elements, workspace, stream);
+    return leaves_->backward(inner, begins(), buffers_, elements, workspace, stream);
   }
   return attention_of(attention_).backward(inner, workspace, stream);
 }
@@ -124,14 +140,9 @@ Status ContextAttentionPlan::make_streamed(const TransportSite& site) {
 
 // Keys arrive and gradients leave while the attention computes those of other keys.
 Status ContextAttentionPlan::stream_gradients(const Operation& operation, const Sending& sending,
-                                              const perseid_attention_backward_args& args,
+                                              const perseid_attention_backward_args& inner,
                                               const op::Workspace& workspace, const Tensor& key,
                                               const Tensor& value) const {
-  perseid_attention_backward_args inner = args;
-  inner.key = &gathered_.key_dl;
-  inner.value = &gathered_.value_dl;
-  inner.grad_key = buffers_[0].key;
-  inner.grad_value = buffers_[0].value;
   const Departure departure = streamed_->start();
   // A kernel that waits for keys itself is launched before they are sent.
   const bool groups = group_attention_ != nullptr;
@@ -145,7 +156,6 @@ Status ContextAttentionPlan::stream_gradients(const Operation& operation, const 
                        .backward(inner, workspace, sending.stream,
                                  {as_arrival(keys_->arrival(operation, sending.epoch)), departure});
   }
-  // Where this rank's own arguments are refused, the others miss its part.
   if (!groups)
     if (const Status launched = keys_->launched(sending); status.ok()) status = launched;
   if (status.ok()) status = push_gradients();

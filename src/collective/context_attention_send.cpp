@@ -37,6 +37,46 @@ void ContextAttentionPlan::find_readers(const perseid_attention_desc& desc) {
   }
 }
 
+void ContextAttentionPlan::view(std::byte* data, DType dtype, bool by_heads,
+                                KeysAndValues* views) const {
+  const int64_t entries = shards_.outer, rows = shards_.extent();
+  const auto tensor = [&](int64_t dim) {
+    const int64_t both = head_dim_ + value_dim_;
+    if (by_heads)
+      return Tensor{.data = data,
+                    .dtype = dtype,
+                    .rank = 4,
+                    .shape = {entries, rows, kv_heads_, dim},
+                    .stride = {kv_heads_ * rows * both, both, rows * both, 1}};
+    const int64_t row = rows_first_ ? kv_heads_ * dim : dim, head = rows_first_ ? dim : rows * dim;
+    return Tensor{.data = data,
+                  .dtype = dtype,
+                  .rank = 4,
+                  .shape = {entries, rows, kv_heads_, dim},
+                  .stride = {rows * kv_heads_ * dim, row, head, 1}};
+  };
+  // As callers give it, in its layout and without a batch where ragged.
+  const auto given = [&](Tensor view) {
+    if (!rows_first_) {
+      std::swap(view.shape[1], view.shape[2]);
+      std::swap(view.stride[1], view.stride[2]);
+    }
+    if (ragged_) {
+      view.rank = 3;
+      std::copy_n(view.shape + 1, 3, view.shape);
+      std::copy_n(view.stride + 1, 3, view.stride);
+    }
+    return view;
+  };
+  views->key = tensor(head_dim_);
+  data += (by_heads ? head_dim_ : views->key.elements()) * size_of(dtype);
+  views->value = tensor(value_dim_);
+  views->given_key = given(views->key);
+  views->given_value = given(views->value);
+  views->key_dl = as_dl(&views->given_key, device().dl_device());
+  views->value_dl = as_dl(&views->given_value, device().dl_device());
+}
+
 void ContextAttentionPlan::cut(const Tensor& key, const Tensor& value) const {
   parts_.clear();
   arriving_.clear();

@@ -6,7 +6,6 @@
 #include <cstring>
 
 #include "dispatch/memory.hpp"
-#include "op/attention.hpp"
 
 namespace perseid::internal::collective {
 namespace {
@@ -198,24 +197,49 @@ void ContextLeaves::require_rows(op::ArgumentReader& reader,
   require("grad_lse", args.grad_lse, 3, 2);
 }
 
+Status ContextLeaves::check(const perseid_attention_backward_args& args,
+                            std::span<const int64_t> begins, std::span<const Buffer> buffers,
+                            const op::Workspace& workspace) const {
+  Status status;
+  for (size_t i = 0; i < pieces_.size() && status.ok(); ++i) {
+    perseid_attention_backward_args piece = with_sums(args, pieces_[i], buffers);
+    if (packed_ != nullptr) packed_->describe(begins, &piece);
+    status = with_rows(pieces_[i], piece, [&](const perseid_attention_backward_args& own) {
+      return plan_of(pieces_[i]).check_backward(own, workspace);
+    });
+  }
+  return status;
+}
+
+perseid_attention_backward_args ContextLeaves::with_sums(
+    const perseid_attention_backward_args& args, const Piece& of,
+    std::span<const Buffer> buffers) const {
+  perseid_attention_backward_args piece = args;
+  if (buffers.empty()) return piece;
+  const auto buffer = static_cast<size_t>(buffer_of_leaf(of.leaf));
+  piece.grad_key = buffers[buffer].key;
+  piece.grad_value = buffers[buffer].value;
+  return piece;
+}
+
 Status ContextLeaves::backward(const perseid_attention_backward_args& args,
                                std::span<const int64_t> begins, std::span<const Buffer> buffers,
                                int64_t elements, const op::Workspace& workspace,
                                void* stream) const {
   for (size_t i = 0; i < pieces_.size(); ++i) {
-    perseid_attention_backward_args piece = args;
     const int64_t leaf = pieces_[i].leaf;
-    auto buffer = static_cast<size_t>(buffer_of_leaf(leaf));
-    if (!buffers.empty()) {
-      piece.grad_key = buffers[buffer].key;
-      piece.grad_value = buffers[buffer].value;
-    }
+    perseid_attention_backward_args piece = with_sums(args, pieces_[i], buffers);
     if (packed_ != nullptr) packed_->take(pieces_[i].number, begins, &piece);
-    if (Status status = differentiate(pieces_[i], piece, workspace, stream); !status.ok())
+    if (Status status = with_rows(pieces_[i], piece,
+                                  [&](const perseid_attention_backward_args& own) {
+                                    return plan_of(pieces_[i]).backward(own, workspace, stream);
+                                  });
+        !status.ok())
       return status;
     if (packed_ != nullptr) packed_->give(pieces_[i].number, begins);
     const bool complete = i + 1 == pieces_.size() || pieces_[i + 1].leaf != leaf;
     if (buffers.empty() || !complete) continue;
+    auto buffer = static_cast<size_t>(buffer_of_leaf(leaf));
     for (int64_t pairs = pairs_after_leaf(leaf); pairs > 0; --pairs, --buffer)
       if (Status status = add(buffers[buffer], buffers[buffer - 1], elements, stream); !status.ok())
         return status;
@@ -223,29 +247,26 @@ Status ContextLeaves::backward(const perseid_attention_backward_args& args,
   return {};
 }
 
-// On a GPU: the rows of a piece begin somewhere in those of each sequence, and are as many as the
-// numbers behind all begins say.
-Status ContextLeaves::differentiate_ragged(const Piece& of,
-                                           const perseid_attention_backward_args& args,
-                                           const op::Workspace& workspace, void* stream) const {
-  DLTensor begins = *args.cu_seqlens_q, lengths = begins;
-  int64_t sequences = begins.shape[0] - 1, stride = 1;
-  begins.byte_offset += static_cast<uint64_t>(of.number) * sizeof(int64_t);
-  lengths.byte_offset += pieces_.size() * static_cast<uint64_t>(begins.shape[0]) * sizeof(int64_t);
-  lengths.shape = &sequences;
-  lengths.strides = &stride;
+// args: of the piece where ragged on CPUs, else of all rows of this rank, of which the piece has
+// some. On a GPU rows of a ragged piece begin somewhere in those of each sequence, and are as many
+// as the numbers behind all begins say.
+template <class Run>
+Status ContextLeaves::with_rows(const Piece& of, const perseid_attention_backward_args& args,
+                                const Run& run) const {
+  if (packed_ != nullptr) return run(args);
   perseid_attention_backward_args piece = args;
-  piece.cu_seqlens_q = &begins;
-  piece.q_lens = &lengths;
-  return static_cast<const op::AttentionPlan&>(*of.plan).backward(piece, workspace, stream);
-}
-
-// args: of the piece where ragged, else of all rows of this rank, of which the piece has some.
-Status ContextLeaves::differentiate(const Piece& of, const perseid_attention_backward_args& args,
-                                    const op::Workspace& workspace, void* stream) const {
-  const auto& plan = static_cast<const op::AttentionPlan&>(*of.plan);
-  if (ragged_ && packed_ == nullptr) return differentiate_ragged(of, args, workspace, stream);
-  if (packed_ != nullptr) return plan.backward(args, workspace, stream);
+  if (ragged_) {
+    DLTensor begins = *args.cu_seqlens_q, lengths = begins;
+    int64_t sequences = begins.shape[0] - 1, stride = 1;
+    begins.byte_offset += static_cast<uint64_t>(of.number) * sizeof(int64_t);
+    lengths.byte_offset +=
+        pieces_.size() * static_cast<uint64_t>(begins.shape[0]) * sizeof(int64_t);
+    lengths.shape = &sequences;
+    lengths.strides = &stride;
+    piece.cu_seqlens_q = &begins;
+    piece.q_lens = &lengths;
+    return run(piece);
+  }
   const auto rows = [&](const DLTensor* tensor, int32_t at) {
     return RowsOf(tensor, at, of.number * piece_rows_, piece_rows_);
   };
@@ -257,7 +278,6 @@ Status ContextLeaves::differentiate(const Piece& of, const perseid_attention_bac
                grad_out = rows(args.grad_out, dim), grad_query = rows(args.grad_query, dim),
                lse = rows(args.lse, 2), grad_lse = rows(args.grad_lse, 2), bias = scores(args.bias),
                visible = scores(args.visible), grad_bias = scores(args.grad_bias);
-  perseid_attention_backward_args piece = args;
   piece.query = query.get();
   piece.out = out.get();
   piece.grad_out = grad_out.get();
@@ -267,7 +287,7 @@ Status ContextLeaves::differentiate(const Piece& of, const perseid_attention_bac
   if (bias.get() != nullptr) piece.bias = bias.get();
   if (visible.get() != nullptr) piece.visible = visible.get();
   if (grad_bias.get() != nullptr) piece.grad_bias = grad_bias.get();
-  return plan.backward(piece, workspace, stream);
+  return run(piece);
 }
 
 Status ContextLeaves::add(const Buffer& from, const Buffer& to, int64_t elements,

@@ -21,6 +21,7 @@
 #include "collective/plan.hpp"
 #include "cuda/rank_sum.hpp"
 #include "math/attention_problem.hpp"
+#include "op/attention.hpp"
 
 namespace perseid::internal::collective {
 
@@ -56,6 +57,9 @@ class ContextLeaves {
   dispatch::Work work() const;
   // The tensors have this rank's rows, of which pieces take some.
   void require_rows(op::ArgumentReader& reader, const perseid_attention_backward_args& args) const;
+  // What backward() refuses before anything runs.
+  Status check(const perseid_attention_backward_args& args, std::span<const int64_t> begins,
+               std::span<const Buffer> buffers, const op::Workspace& workspace) const;
   // The gradients of key and value are then in the first buffer. Where ragged: on CPUs `begins` of
   // sequences in this rank's rows, on GPUs args.cu_seqlens_q of its pieces (ContextLengths).
   Status backward(const perseid_attention_backward_args& args, std::span<const int64_t> begins,
@@ -70,10 +74,16 @@ class ContextLeaves {
   };
 
   ContextLeaves(const op::DevicePointer& device, const perseid_attention_desc& desc);
-  Status differentiate(const Piece& piece, const perseid_attention_backward_args& args,
-                       const op::Workspace& workspace, void* stream) const;
-  Status differentiate_ragged(const Piece& piece, const perseid_attention_backward_args& args,
-                              const op::Workspace& workspace, void* stream) const;
+  static const op::AttentionPlan& plan_of(const Piece& piece) {
+    return static_cast<const op::AttentionPlan&>(*piece.plan);
+  }
+  // With the gradients of keys where the piece's are summed.
+  perseid_attention_backward_args with_sums(const perseid_attention_backward_args& args,
+                                            const Piece& of, std::span<const Buffer> buffers) const;
+  // Calls run(args) with those of the piece's rows.
+  template <class Run>
+  Status with_rows(const Piece& of, const perseid_attention_backward_args& args,
+                   const Run& run) const;
   Status add(const Buffer& from, const Buffer& to, int64_t elements, void* stream) const;
 
   const op::DevicePointer device_;

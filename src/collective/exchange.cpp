@@ -14,6 +14,7 @@ namespace perseid::internal::collective {
 namespace {
 
 constexpr size_t kHalf = kInboxBytes / 2;
+constexpr size_t kLongestSentence = 4096;
 
 // What a rank calls an operation with, as the others see it.
 struct Call {
@@ -23,6 +24,7 @@ struct Call {
   uint64_t input = 0, output = 0;  // elements
   uint64_t rows = 0;               // of dimension 0 of the input
   uint64_t on_gpu = 0;             // where the tensors are: 1, on the rank's GPU
+  uint64_t status = PERSEID_OK;    // of its arguments; the inbox has the sentence
 };
 static_assert(sizeof(Call) <= sizeof(RankWords::call));
 
@@ -50,24 +52,33 @@ class Exchange {
   Exchange(Group& group, const Operation& operation, const Call& call)
       : group_(group), operation_(operation), call_(call) {}
 
-  // Announces the call and waits for those of all ranks.
-  Status meet() {
+  // Announces the call, or why this rank's arguments are refused, and waits for those of all ranks.
+  // Where one is refused, all return the same.
+  Status meet(const Status& arguments = {}) {
     const uint32_t epoch = group_.next_epoch();
     RankWords& own = group_.words(group_.rank());
     // The others have read the call before this one.
     if (Status status = wait_done(epoch - 1); !status.ok()) return status;
-    std::memcpy(own.call, &call_, sizeof call_);
+    Call mine = call_;
+    mine.status = static_cast<uint64_t>(arguments.code());
+    if (!arguments.ok()) tell(arguments.sentence(), half(group_.rank(), epoch));
+    std::memcpy(own.call, &mine, sizeof mine);
     const auto* call = reinterpret_cast<const std::byte*>(own.call);
-    group_.for_each_other([&](int32_t rank) { group_.put(rank, call, sizeof call_); });
+    group_.for_each_other([&](int32_t rank) { group_.put(rank, call, sizeof mine); });
     group_.signal(&own.ready, epoch);
+    Status refused;
     for (int32_t rank = 0; rank < group_.size(); ++rank) {
       RankWords& words = group_.words(rank);
       if (Status status = group_.wait(operation_, rank, &words.ready, epoch); !status.ok())
         return status;
-      std::memcpy(&calls_[static_cast<size_t>(rank)], words.call, sizeof(Call));
+      Call& call_of_rank = calls_[static_cast<size_t>(rank)];
+      std::memcpy(&call_of_rank, words.call, sizeof(Call));
+      if (refused.ok() && call_of_rank.status != PERSEID_OK)
+        refused = Status::error(static_cast<perseid_status>(call_of_rank.status), "rank ", rank,
+                                ": ", reinterpret_cast<const char*>(half(rank, epoch)));
     }
     group_.signal(&own.done, epoch);
-    return compare();
+    return refused.ok() ? compare() : refused;
   }
   // One call for each rank.
   std::span<const Call> calls() const {
@@ -103,6 +114,14 @@ class Exchange {
  private:
   std::byte* half(int32_t rank, uint32_t epoch) const {
     return group_.inbox(rank) + (epoch & 1) * kHalf;
+  }
+
+  // The others have read what was there.
+  void tell(const std::string& sentence, std::byte* inbox) const {
+    const size_t length = std::min(sentence.size(), kLongestSentence);
+    std::memcpy(inbox, sentence.data(), length);
+    inbox[length] = std::byte{0};
+    group_.for_each_other([&](int32_t rank) { group_.put(rank, inbox, length + 1); });
   }
 
   Status wait_done(uint32_t epoch) {
@@ -158,11 +177,14 @@ bool is_row_major(const Tensor& tensor) {
   return true;
 }
 
-Status read_arguments(const char* name, const DLTensor* input, const DLTensor* output,
-                      const op::InPlace& allowed, Arguments* arguments) {
+Status read_arguments(const char* name, Reduction reduction, const DLTensor* input,
+                      const DLTensor* output, const op::InPlace& allowed, Arguments* arguments) {
   const bool on_gpu = input != nullptr && input->device.device_type == kDLCUDA;
   op::ArgumentReader reader(name, on_gpu ? input->device : DLDevice{kDLCPU, 0});
   if (on_gpu) arguments->gpu = input->device.device_id;
+  reader.require(reduction == Reduction::kSum || reduction == Reduction::kAverage, "reduction is ",
+                 static_cast<int32_t>(reduction),
+                 ", expected PERSEID_SUM (0) or PERSEID_AVERAGE (1)");
   const auto read = [&](op::Access access, const char* argument, const DLTensor* tensor,
                         op::DTypes dtypes) -> Tensor {
     constexpr const char* kNames[] = {"dimension 0", "dimension 1", "dimension 2", "dimension 3",
@@ -245,6 +267,14 @@ class OnHost {
   std::vector<std::byte> in_, out_;
 };
 
+// Where the operation has the tensors: on the GPU that this rank has used, or moved to the host.
+Status find_place(Group& group, const Operation& operation, Arguments* arguments, OnHost* on_host) {
+  Status status;
+  if (arguments->gpu >= 0 && group.shares_memory())
+    status = GpuExchange::check(group, operation, arguments->gpu);
+  return status.ok() ? on_host->take(group, arguments) : status;
+}
+
 using Parts = std::array<const void*, kMostRanks>;
 // Where what belongs to each rank begins, and the end of all.
 using Begins = std::array<size_t, kMostRanks + 1>;
@@ -282,16 +312,15 @@ Status all_gather(Group& group, const DLTensor* input, const DLTensor* output,
                   uint64_t deadline_ns) {
   const Operation operation("all-gather", deadline_ns);
   Arguments arguments;
-  Status status = read_arguments(operation.name, input, output, {}, &arguments);
-  if (!status.ok()) return status;
+  Status status = read_arguments(operation.name, Reduction::kSum, input, output, {}, &arguments);
   const Turn turn(group, operation);
   if (!turn.status().ok()) return turn.status();
+  OnHost on_host;
+  if (status.ok()) status = find_place(group, operation, &arguments, &on_host);
   Exchange exchange(group, operation, call_of(Call::kAllGather, Reduction::kSum, arguments));
-  if (status = exchange.meet(); !status.ok()) return status;
+  if (status = exchange.meet(status); !status.ok()) return status;
   GpuExchange* on_gpu = nullptr;
   if (status = on_gpu_of(group, operation, arguments, &on_gpu); !status.ok()) return status;
-  OnHost on_host;
-  if (status = on_host.take(group, &arguments); !status.ok()) return status;
 
   const auto element = static_cast<size_t>(on_gpu != nullptr ? 1 : size_of(arguments.input.dtype));
   Begins begin{};  // bytes; on GPUs elements
@@ -331,8 +360,7 @@ Status reduce_scatter(Group& group, Reduction reduction, const DLTensor* input,
                       const DLTensor* output, uint64_t deadline_ns) {
   const Operation operation("reduce-scatter", deadline_ns);
   Arguments arguments;
-  Status status = read_arguments(operation.name, input, output, {}, &arguments);
-  if (!status.ok()) return status;
+  Status status = read_arguments(operation.name, reduction, input, output, {}, &arguments);
   const Call call = call_of(Call::kReduceScatter, reduction, arguments);
   const auto ranks = static_cast<size_t>(group.size()), me = static_cast<size_t>(group.rank());
   const size_t row = call.rows == 0 ? 0 : call.input / call.rows;
@@ -340,18 +368,18 @@ Status reduce_scatter(Group& group, Reduction reduction, const DLTensor* input,
   for (size_t rank = 0; rank <= ranks; ++rank) begin[rank] = rank * call.rows / ranks * row;
   const size_t own = begin[me + 1] - begin[me];
   op::Check check(operation.name);
-  check.require(call.output == own, "output has ", call.output, " elements, expected ", own,
-                ": rows ", row == 0 ? 0 : begin[me] / row, " to ",
+  check.require(!status.ok() || call.output == own, "output has ", call.output,
+                " elements, expected ", own, ": rows ", row == 0 ? 0 : begin[me] / row, " to ",
                 row == 0 ? 0 : begin[me + 1] / row, " of the input");
-  if (!check.ok()) return check.result();
+  if (!check.ok()) status = check.result();
   const Turn turn(group, operation);
   if (!turn.status().ok()) return turn.status();
+  OnHost on_host;
+  if (status.ok()) status = find_place(group, operation, &arguments, &on_host);
   Exchange exchange(group, operation, call);
-  if (status = exchange.meet(); !status.ok()) return status;
+  if (status = exchange.meet(status); !status.ok()) return status;
   GpuExchange* on_gpu = nullptr;
   if (status = on_gpu_of(group, operation, arguments, &on_gpu); !status.ok()) return status;
-  OnHost on_host;
-  if (status = on_host.take(group, &arguments); !status.ok()) return status;
   if (on_gpu != nullptr)
     return on_gpu->reduce_scatter(operation, begin, reduction, arguments.input, arguments.output);
 
@@ -395,22 +423,21 @@ Status all_reduce(Group& group, Reduction reduction, const DLTensor* input, cons
                   uint64_t deadline_ns) {
   const Operation operation("all-reduce", deadline_ns);
   Arguments arguments;
-  Status status = read_arguments(operation.name, input, output,
+  Status status = read_arguments(operation.name, reduction, input, output,
                                  {.output = "output", .input = "input"}, &arguments);
-  if (!status.ok()) return status;
   const Call call = call_of(Call::kAllReduce, reduction, arguments);
   op::Check check(operation.name);
-  check.require(call.output == call.input, "output has ", call.output, " elements, expected ",
-                call.input, ", as the input has");
-  if (!check.ok()) return check.result();
+  check.require(!status.ok() || call.output == call.input, "output has ", call.output,
+                " elements, expected ", call.input, ", as the input has");
+  if (!check.ok()) status = check.result();
   const Turn turn(group, operation);
   if (!turn.status().ok()) return turn.status();
+  OnHost on_host;
+  if (status.ok()) status = find_place(group, operation, &arguments, &on_host);
   Exchange exchange(group, operation, call);
-  if (status = exchange.meet(); !status.ok()) return status;
+  if (status = exchange.meet(status); !status.ok()) return status;
   GpuExchange* on_gpu = nullptr;
   if (status = on_gpu_of(group, operation, arguments, &on_gpu); !status.ok()) return status;
-  OnHost on_host;
-  if (status = on_host.take(group, &arguments); !status.ok()) return status;
   if (on_gpu != nullptr)
     return on_gpu->all_reduce(operation, reduction, arguments.input, arguments.output);
 

@@ -23,6 +23,14 @@ size_t part_of(size_t all, size_t from, size_t most) {
 
 }  // namespace
 
+Status GpuExchange::check(Group& group, const Operation& operation, int32_t gpu) {
+  if (group.gpu_rank() == nullptr) return {};
+  const int32_t used = group.gpu_rank()->gpu()->facts().index;
+  if (used == gpu) return {};
+  return Status::error(PERSEID_INVALID_ARGUMENT, operation.name, ": the tensors are on GPU ", gpu,
+                       ", but this rank has used GPU ", used, "; use one GPU for each rank");
+}
+
 Status GpuExchange::of(Group& group, const Operation& operation, int32_t gpu,
                        GpuExchange** exchange) {
   std::shared_ptr<GpuExchange>& own = group.gpu_exchange();
@@ -32,10 +40,7 @@ Status GpuExchange::of(Group& group, const Operation& operation, int32_t gpu,
     own = std::move(made);
   }
   *exchange = own.get();
-  const int32_t used = own->rank_->gpu()->facts().index;
-  if (used == gpu) return {};
-  return Status::error(PERSEID_INVALID_ARGUMENT, operation.name, ": the tensors are on GPU ", gpu,
-                       ", but this rank has used GPU ", used, "; use one GPU for each rank");
+  return {};
 }
 
 Status GpuExchange::make(const Operation& operation, int32_t gpu) {

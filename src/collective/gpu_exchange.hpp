@@ -17,7 +17,9 @@ namespace perseid::internal::collective {
 
 class GpuExchange {
  public:
-  // Collective where it is the group's first call on GPUs.
+  // Whether this rank has used no other GPU.
+  static Status check(Group& group, const Operation& operation, int32_t gpu);
+  // After that. Collective where it is the group's first call on GPUs.
   static Status of(Group& group, const Operation& operation, int32_t gpu, GpuExchange** exchange);
   explicit GpuExchange(Group& group) : group_(group) {}
   ~GpuExchange();

@@ -46,15 +46,19 @@ GpuRank::GpuRank(Group& group, std::shared_ptr<cuda::Gpu> gpu)
 
 Status GpuRank::of(Group& group, const Operation& operation, std::shared_ptr<cuda::Gpu> gpu,
                    GpuRank** rank) {
-  std::shared_ptr<GpuRank>& own = group.gpu_rank();
-  if (own == nullptr) {
-    std::shared_ptr<GpuRank> made(new GpuRank(group, gpu));
-    if (Status status = made->make(operation); !status.ok()) return status;
-    own = std::move(made);
+  std::shared_ptr<GpuRank> made = group.gpu_rank();
+  Status status;
+  if (made == nullptr) {
+    made.reset(new GpuRank(group, gpu));
+    status = made->make(operation);
   }
-  *rank = own.get();
   // Within an operation it would be too late: loading waits until none is in flight.
-  return cuda::prepare_waits(*gpu);
+  if (status.ok()) status = cuda::prepare_waits(*gpu);
+  // One rank that fails makes all fail: what follows are exchanges.
+  if (status = group.exchange(operation, status, "", nullptr); !status.ok()) return status;
+  *rank = made.get();
+  group.gpu_rank() = std::move(made);
+  return {};
 }
 
 Status GpuRank::make(const Operation& operation) {

@@ -38,7 +38,7 @@ namespace perseid::internal::collective {
 
 class GpuRank final : public cuda::StreamObserver {
  public:
-  // Collective where it is the group's first operation on GPUs. One GPU for each group and rank.
+  // Collective. One GPU for each group and rank.
   static Status of(Group& group, const Operation& operation, std::shared_ptr<cuda::Gpu> gpu,
                    GpuRank** rank);
   ~GpuRank() override;

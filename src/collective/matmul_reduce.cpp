@@ -303,6 +303,15 @@ Status MatmulReducePlan::execute(const perseid_matmul_reduce_args& args,
   if (shard_products_ != nullptr) read_operands(reader, &call);
   if (Status status = reader.finish(); !status.ok()) return status;
   if (Status status = refuse_capture(device(), operation, stream); !status.ok()) return status;
+  // Once it has begun, the operation refuses no argument: the other ranks would miss this one's
+  // part, and a corrected call would be another operation.
+  std::byte* aligned = nullptr;
+  if (Status status = take(reader, dispatch::Direction::kForward, workspace, &aligned);
+      !status.ok())
+    return status;
+  if (Status status = matmul_of(product_).check(arguments_of(args), workspace); !status.ok())
+    return status;
+  if (call.by_shards) call.workspace = {aligned, shard_products_->workspace()};
   if (args.record != nullptr) *args.record = {PERSEID_OK, -1, 0, -1, 0, 0};
 
   const Turn turn(*group_, operation);
@@ -321,7 +330,6 @@ Status MatmulReducePlan::execute(const perseid_matmul_reduce_args& args,
     return find_missing(sending.epoch, but_of);
   });
   call.work = &work;
-  // Where this rank's own arguments are refused, it has not taken part.
   if (status.ok()) status = multiply(operation, call, sending);
   if (status.ok()) status = reduce_->send(sending);
   if (!status.ok()) {
@@ -368,6 +376,16 @@ void MatmulReducePlan::read_operands(op::ArgumentReader& reader, Call* call) con
   call->by_shards = reader.ok() && shard_products_->takes(call->own);
 }
 
+perseid_matmul_args MatmulReducePlan::arguments_of(const perseid_matmul_reduce_args& args) const {
+  auto inner = sized<perseid_matmul_args>();
+  inner.a = args.a;
+  inner.b = args.b;
+  inner.scale_a = args.scale_a;
+  inner.scale_b = args.scale_b;
+  inner.c = &partial_dl_;
+  return inner;
+}
+
 Status MatmulReducePlan::multiply(const Operation& operation, const Call& call,
                                   const Sending& sending) const {
   if (cpu::load_acquire(group_->abort()) != 0)
@@ -381,15 +399,9 @@ Status MatmulReducePlan::multiply(const Operation& operation, const Call& call,
     arrival.waits = waits_for_parts();
     return shard_products_->multiply(call.own, partial_, reduce_->signals(),
                                      reduce_->parts(operation, sending), arrival, sending,
-                                     call.workspace);
+                                     call.workspace.data);
   }
-  const perseid_matmul_reduce_args& args = call.args;
-  auto inner = sized<perseid_matmul_args>();
-  inner.a = args.a;
-  inner.b = args.b;
-  inner.scale_a = args.scale_a;
-  inner.scale_b = args.scale_b;
-  inner.c = &partial_dl_;
+  perseid_matmul_args inner = arguments_of(call.args);
   auto departure = sized<perseid_chunk_sink>();
   if (fused_) {
     departure.signals = reduce_->signals();

@@ -37,13 +37,15 @@ class MatmulReducePlan final : public op::Plan {
   // One execution. `c`: what this rank gets; `own`: its shard, where shard products write it.
   struct Call {
     const perseid_matmul_reduce_args& args;
-    const op::Workspace& workspace;
+    op::Workspace workspace;
     Tensor bias, c;
     ShardProducts::Operands own = {};
     bool by_shards = false;
     const WatchedWork* work = nullptr;  // once it has begun
   };
   MissingPart find_missing(uint32_t epoch, uint64_t ranks) const;
+  // Of the product, without its chunks.
+  perseid_matmul_args arguments_of(const perseid_matmul_reduce_args& args) const;
   void read_operands(op::ArgumentReader& reader, Call* call) const;
   Status multiply(const Operation& operation, const Call& call, const Sending& sending) const;
   Status reduce_own(const Operation& operation, const Call& call, const Sending& sending,

@@ -126,7 +126,7 @@ void PackedPieces::for_each_row(int64_t piece, std::span<const int64_t> begins,
 
 void PackedPieces::take(int64_t piece, std::span<const int64_t> begins,
                         perseid_attention_backward_args* args) {
-  for (size_t i = 0; i < begins.size(); ++i) cumulative_[i] = begins[i] / pieces_;
+  describe(begins, args);
   for (int name = 0; name < kNames; ++name) {
     const Rows& rows = rows_[static_cast<size_t>(name)];
     if (!rows.given.present() || (name == kGradQuery && !accumulates_)) continue;
@@ -134,6 +134,11 @@ void PackedPieces::take(int64_t piece, std::span<const int64_t> begins,
       copy_row(rows.given, from, rows.copy, to, head);
     });
   }
+}
+
+void PackedPieces::describe(std::span<const int64_t> begins,
+                            perseid_attention_backward_args* args) {
+  for (size_t i = 0; i < begins.size(); ++i) cumulative_[i] = begins[i] / pieces_;
   const auto dl = [&](Name name) {
     return rows_[name].given.present() ? &rows_[name].dl : nullptr;
   };

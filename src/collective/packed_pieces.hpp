@@ -21,6 +21,8 @@ class PackedPieces {
   int64_t longest() const { return longest_; }
   // The caller's tensors. They are used until the next call.
   void read(op::ArgumentReader& reader, const perseid_attention_backward_args& args);
+  // Sets the arguments of a piece, without its rows.
+  void describe(std::span<const int64_t> begins, perseid_attention_backward_args* args);
   // Copies a piece, and sets its arguments. begins: of sequences in the rank's rows, and their end,
   // all multiples of the number of pieces.
   void take(int64_t piece, std::span<const int64_t> begins, perseid_attention_backward_args* args);

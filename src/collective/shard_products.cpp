@@ -136,7 +136,7 @@ MatmulArguments ShardProducts::arguments_of(const Operands& operands) const {
 
 Status ShardProducts::multiply(const Operands& operands, const Tensor& partial, uint32_t* signals,
                                const RankParts& parts, const Arrival& arrival,
-                               const Sending& sending, const op::Workspace& workspace) const {
+                               const Sending& sending, void* workspace) const {
   MatmulArguments arguments = arguments_of(operands);
   arguments.departure_c = {.signals = signals, .epoch = sending.epoch, .first = next_chunk_};
   RankParts given = parts;
@@ -159,11 +159,7 @@ Status ShardProducts::multiply(const Operands& operands, const Tensor& partial, 
     target.batch = (along_n_ ? operands.c.shape[1] : lines) * target.row;
   }
   if (given.targets != nullptr) given.targets = targets;
-  // The caller's workspace has room to align it.
-  void* data = workspace.data;
-  size_t bytes = workspace.bytes;
-  std::align(kAlignment, product_->workspace(), data, bytes);
-  return product_->run(arguments, data, sending.stream, given);
+  return product_->run(arguments, workspace, sending.stream, given);
 }
 
 }  // namespace perseid::internal::collective

@@ -40,19 +40,17 @@ class ShardProducts {
   // Whether the kernel takes targets in the memory of other ranks.
   bool takes_targets() const { return takes_targets_; }
   std::string description() const { return product_->description(); }
-  size_t workspace() const { return product_->workspace() + kAlignment; }
+  size_t workspace() const { return product_->workspace(); }
   // Whether TMA takes them.
   bool takes(const Operands& operands) const { return product_->maps(arguments_of(operands)); }
   // All shards: the others' go to `partial`, which has all, and the signals of their chunks are
   // set, or to the targets of `parts`; the own one goes to c. `parts`: those that arrive, without
-  // their strides; `arrival`: how to wait for them.
+  // their strides; `arrival`: how to wait for them. `workspace`: as executables have it.
   Status multiply(const Operands& operands, const Tensor& partial, uint32_t* signals,
                   const RankParts& parts, const Arrival& arrival, const Sending& sending,
-                  const op::Workspace& workspace) const;
+                  void* workspace) const;
 
  private:
-  static constexpr size_t kAlignment = 16;  // of the product's workspace
-
   explicit ShardProducts(const Problem& problem);
   MatmulProblem product_of(const Problem& problem) const;
   MatmulArguments arguments_of(const Operands& operands) const;

@@ -113,9 +113,9 @@ void SlicedProduct::cut(const Shards& shards, const ShardChunks& chunks, int32_t
     add(before, shards.size(rank), begin[i], begin[i + 1]);
 }
 
-Status SlicedProduct::multiply(const Tensor& a, const Tensor& c, const perseid_matmul_args& args,
-                               const perseid_arrival& arrival, const op::Workspace& workspace,
-                               void* stream, const ChunkTimers& timers) const {
+template <class Run>
+Status SlicedProduct::for_each_rows(const Tensor& a, const Tensor& c,
+                                    const perseid_matmul_args& args, const Run& run) const {
   Status status;
   const DLDevice device = device_->dl_device();
   for (const Rows& rows : rows_) {
@@ -126,19 +126,33 @@ Status SlicedProduct::multiply(const Tensor& a, const Tensor& c, const perseid_m
     };
     Tensor own_a = part(a), own_c = part(c);
     const DLTensor a_dl = as_dl(&own_a, device), c_dl = as_dl(&own_c, device);
-    perseid_arrival arriving = arrival;
-    arriving.signals += rows.first_chunk;
-    arriving.first_chunk = 0;
     perseid_matmul_args inner = args;
     inner.a = &a_dl;
     inner.c = &c_dl;
+    if (status.ok()) status = run(rows, inner);
+  }
+  return status;
+}
+
+Status SlicedProduct::check(const Tensor& a, const Tensor& c, const perseid_matmul_args& args,
+                            const op::Workspace& workspace) const {
+  return for_each_rows(a, c, args, [&](const Rows& rows, const perseid_matmul_args& inner) {
+    return matmul_of(rows.plan).check(inner, workspace);
+  });
+}
+
+Status SlicedProduct::multiply(const Tensor& a, const Tensor& c, const perseid_matmul_args& args,
+                               const perseid_arrival& arrival, const op::Workspace& workspace,
+                               void* stream, const ChunkTimers& timers) const {
+  return for_each_rows(a, c, args, [&](const Rows& rows, perseid_matmul_args& inner) {
+    perseid_arrival arriving = arrival;
+    arriving.signals += rows.first_chunk;
+    arriving.first_chunk = 0;
     inner.arrival_a = &arriving;
     ChunkTimers own_timers = timers;
     if (own_timers.gpu != nullptr) own_timers.gpu += rows.first_chunk;
-    if (status.ok())
-      status = matmul_of(rows.plan).execute_timed(inner, workspace, stream, own_timers);
-  }
-  return status;
+    return matmul_of(rows.plan).execute_timed(inner, workspace, stream, own_timers);
+  });
 }
 
 }  // namespace perseid::internal::collective

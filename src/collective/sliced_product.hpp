@@ -31,6 +31,9 @@ class SlicedProduct {
   static void cut(const Shards& shards, const ShardChunks& chunks, int32_t rank, int64_t rows,
                   std::byte* gathered, const Tensor& shard, std::vector<SentPart>* parts);
 
+  // What multiply() refuses before anything runs.
+  Status check(const Tensor& a, const Tensor& c, const perseid_matmul_args& args,
+               const op::Workspace& workspace) const;
   // a and c: [1, rows, columns], all rows. `args` has the rest. `arrival`: of all chunks.
   Status multiply(const Tensor& a, const Tensor& c, const perseid_matmul_args& args,
                   const perseid_arrival& arrival, const op::Workspace& workspace, void* stream,
@@ -47,6 +50,10 @@ class SlicedProduct {
     InnerPlan plan;
   };
 
+  // Calls run(rows, args) with those of the rows.
+  template <class Run>
+  Status for_each_rows(const Tensor& a, const Tensor& c, const perseid_matmul_args& args,
+                       const Run& run) const;
   explicit SlicedProduct(op::DevicePointer device) : device_(std::move(device)) {}
   Status add(const perseid_matmul_desc& product, int64_t from, int64_t to, int64_t first_chunk,
              std::vector<int64_t> begin, uint32_t dim);

@@ -13,6 +13,8 @@
 namespace perseid::internal::op {
 namespace {
 
+constexpr const char *kForward = "attention forward", *kBackward = "attention backward";
+
 // Reads the tensors of either direction, in the order of dimensions that kernels have them in.
 class AttentionReader : public ArgumentReader {
  public:
@@ -335,6 +337,40 @@ Status read_lengths(const char* subject, const AttentionProblem& problem, persei
   return check.result();
 }
 
+void read_tensors(AttentionReader& reader, const perseid_attention_forward_args& args,
+                  AttentionForward* forward) {
+  reader.read_inputs(args, forward);
+  forward->out = reader.read_out(Access::kWrite, "out", args.out);
+  if (args.lse != nullptr) forward->lse = reader.read_lse(Access::kWrite, "lse", args.lse);
+}
+
+void read_tensors(AttentionReader& reader, const AttentionProblem& problem,
+                  const perseid_attention_backward_args& args, AttentionBackward* backward) {
+  if (!reader.require(problem.backward(),
+                      "the plan has no backward, because its descriptor's gradients are 0; make a "
+                      "plan that says which gradients it computes"))
+    return;
+  reader.read_inputs(args, backward);
+  backward->out = reader.read_out(Access::kRead, "out", args.out);
+  backward->lse = reader.read_lse(Access::kRead, "lse", args.lse);
+  backward->grad_out = reader.read_out(Access::kRead, "grad_out", args.grad_out);
+  if (args.grad_lse != nullptr)
+    backward->grad_lse = reader.read_lse(Access::kRead, "grad_lse", args.grad_lse);
+
+  const auto wanted = [&](const char* name, const DLTensor* tensor, bool planned) {
+    if (!planned) reader.refuse(name, tensor, "nothing of it in gradients");
+    return tensor != nullptr && planned;
+  };
+  if (wanted("grad_query", args.grad_query, problem.grad_query))
+    backward->grad_query = reader.read_query(Access::kWrite, "grad_query", args.grad_query);
+  if (wanted("grad_key", args.grad_key, problem.grad_key))
+    backward->grad_key = reader.read_key(Access::kWrite, "grad_key", args.grad_key);
+  if (wanted("grad_value", args.grad_value, problem.grad_value))
+    backward->grad_value = reader.read_value(Access::kWrite, "grad_value", args.grad_value);
+  if (wanted("grad_bias", args.grad_bias, problem.grad_bias))
+    backward->grad_bias = reader.read_bias(Access::kWrite, "grad_bias", args.grad_bias);
+}
+
 // Group `number` of `count` equal ones.
 void cut_heads(int64_t number, int64_t count, AttentionBackward* backward) {
   for (Tensor* const each :
@@ -383,20 +419,47 @@ Status AttentionPlan::make(DevicePointer device, const perseid_attention_desc& d
   return {};
 }
 
-Status AttentionPlan::forward_timed(const perseid_attention_forward_args& args,
-                                    const Workspace& workspace, void* stream,
-                                    const ChunkTimers& timers) const {
-  constexpr const char* kSubject = "attention forward";
+Status AttentionPlan::check_forward(const perseid_attention_forward_args& args,
+                                    const Workspace& workspace) const {
   AttentionForward forward;
-  if (Status status = read_lengths(kSubject, PlanOf::problem(), layout_, args.query, args.key,
+  if (Status status = read_lengths(kForward, PlanOf::problem(), layout_, args.query, args.key,
                                    &forward.lengths);
       !status.ok())
     return status;
   const AttentionProblem problem = with_lengths(PlanOf::problem(), forward.lengths);
-  AttentionReader reader(kSubject, device().dl_device(), problem, layout_);
-  reader.read_inputs(args, &forward);
-  forward.out = reader.read_out(Access::kWrite, "out", args.out);
-  if (args.lse != nullptr) forward.lse = reader.read_lse(Access::kWrite, "lse", args.lse);
+  AttentionReader reader(kForward, device().dl_device(), problem, layout_);
+  read_tensors(reader, args, &forward);
+  if (Status status = reader.verify(); !status.ok()) return status;
+  std::byte* unused = nullptr;
+  return take(reader, dispatch::Direction::kForward, workspace, &unused);
+}
+
+Status AttentionPlan::check_backward(const perseid_attention_backward_args& args,
+                                     const Workspace& workspace) const {
+  AttentionBackward backward;
+  if (Status status = read_lengths(kBackward, PlanOf::problem(), layout_, args.query, args.key,
+                                   &backward.lengths);
+      !status.ok())
+    return status;
+  const AttentionProblem problem = with_lengths(PlanOf::problem(), backward.lengths);
+  AttentionReader reader(kBackward, device().dl_device(), problem, layout_);
+  read_tensors(reader, problem, args, &backward);
+  if (Status status = reader.verify(); !status.ok()) return status;
+  std::byte* unused = nullptr;
+  return take(reader, dispatch::Direction::kBackward, workspace, &unused);
+}
+
+Status AttentionPlan::forward_timed(const perseid_attention_forward_args& args,
+                                    const Workspace& workspace, void* stream,
+                                    const ChunkTimers& timers) const {
+  AttentionForward forward;
+  if (Status status = read_lengths(kForward, PlanOf::problem(), layout_, args.query, args.key,
+                                   &forward.lengths);
+      !status.ok())
+    return status;
+  const AttentionProblem problem = with_lengths(PlanOf::problem(), forward.lengths);
+  AttentionReader reader(kForward, device().dl_device(), problem, layout_);
+  read_tensors(reader, args, &forward);
   forward.arrival_kv = read_arrival(reader, "arrival_kv", args.arrival_kv, problem.chunks_kv);
   forward.arrival_kv.times = timers.cpu;
   forward.arrival_kv.waits = timers.gpu;
@@ -424,39 +487,16 @@ Status AttentionPlan::forward_timed(const perseid_attention_forward_args& args,
 Status AttentionPlan::backward(const perseid_attention_backward_args& args,
                                const Workspace& workspace, void* stream, const Streams& streams,
                                const HeadGroup& heads) const {
-  constexpr const char* kSubject = "attention backward";
   AttentionBackward backward;
-  if (Status status = read_lengths(kSubject, PlanOf::problem(), layout_, args.query, args.key,
+  if (Status status = read_lengths(kBackward, PlanOf::problem(), layout_, args.query, args.key,
                                    &backward.lengths);
       !status.ok())
     return status;
   const AttentionProblem problem = with_lengths(PlanOf::problem(), backward.lengths);
-  AttentionReader reader(kSubject, device().dl_device(), problem, layout_);
-  if (!reader.require(problem.backward(),
-                      "the plan has no backward, because its descriptor's gradients are 0; make a "
-                      "plan that says which gradients it computes"))
-    return reader.result();
+  AttentionReader reader(kBackward, device().dl_device(), problem, layout_);
   backward.arrival_kv = streams.arrival;
   backward.departure_kv = streams.departure;
-  reader.read_inputs(args, &backward);
-  backward.out = reader.read_out(Access::kRead, "out", args.out);
-  backward.lse = reader.read_lse(Access::kRead, "lse", args.lse);
-  backward.grad_out = reader.read_out(Access::kRead, "grad_out", args.grad_out);
-  if (args.grad_lse != nullptr)
-    backward.grad_lse = reader.read_lse(Access::kRead, "grad_lse", args.grad_lse);
-
-  const auto wanted = [&](const char* name, const DLTensor* tensor, bool planned) {
-    if (!planned) reader.refuse(name, tensor, "nothing of it in gradients");
-    return tensor != nullptr && planned;
-  };
-  if (wanted("grad_query", args.grad_query, problem.grad_query))
-    backward.grad_query = reader.read_query(Access::kWrite, "grad_query", args.grad_query);
-  if (wanted("grad_key", args.grad_key, problem.grad_key))
-    backward.grad_key = reader.read_key(Access::kWrite, "grad_key", args.grad_key);
-  if (wanted("grad_value", args.grad_value, problem.grad_value))
-    backward.grad_value = reader.read_value(Access::kWrite, "grad_value", args.grad_value);
-  if (wanted("grad_bias", args.grad_bias, problem.grad_bias))
-    backward.grad_bias = reader.read_bias(Access::kWrite, "grad_bias", args.grad_bias);
+  read_tensors(reader, problem, args, &backward);
   if (Status status = reader.finish(); !status.ok()) return status;
   if (heads.plan != nullptr) {
     cut_heads(heads.number, heads.count, &backward);

@@ -34,6 +34,12 @@ class AttentionPlan final : public PlanOf<dispatch::Attention> {
                  void* stream) const {
     return forward_timed(args, workspace, stream, {});
   }
+  // What forward() and backward() refuse before anything runs: tensors and workspace, but not how
+  // chunks arrive.
+  Status check_forward(const perseid_attention_forward_args& args,
+                       const Workspace& workspace) const;
+  Status check_backward(const perseid_attention_backward_args& args,
+                        const Workspace& workspace) const;
   // `timers`: of the chunks of key and value.
   Status forward_timed(const perseid_attention_forward_args& args, const Workspace& workspace,
                        void* stream, const ChunkTimers& timers) const;

@@ -279,9 +279,8 @@ Status MatmulPlan::tune(DevicePointer device, const perseid_matmul_desc& desc,
   return {};
 }
 
-// The tensors of a call, checked.
-Status MatmulPlan::read(ArgumentReader& reader, const perseid_matmul_args& args,
-                        MatmulArguments* read) const {
+void MatmulPlan::read_tensors(ArgumentReader& reader, const perseid_matmul_args& args,
+                              MatmulArguments* read) const {
   const Extent batch{"batch", problem().batch}, m{"m", problem().m}, n{"n", problem().n},
       k{"k", problem().k};
   const DType dtype = problem().dtype, out_dtype = problem().out_dtype;
@@ -307,11 +306,27 @@ Status MatmulPlan::read(ArgumentReader& reader, const perseid_matmul_args& args,
   arguments.amax =
       read_one(reader, Access::kWrite, "amax", args.amax,
                dtype == DType::kF64 ? DType::kF64 : DType::kF32, problem().amax, "amax = 0");
+}
+
+// The arguments of a call, checked.
+Status MatmulPlan::read(ArgumentReader& reader, const perseid_matmul_args& args,
+                        MatmulArguments* read) const {
+  MatmulArguments& arguments = *read;
+  read_tensors(reader, args, read);
   arguments.arrival_a = read_arrival(reader, "arrival_a", args.arrival_a, problem().chunks_a);
   arguments.arrival_b = read_arrival(reader, "arrival_b", args.arrival_b, problem().chunks_b);
   arguments.departure_c =
       read_departure(reader, "departure_c", args.departure_c, problem().chunks_c);
   return reader.finish({.output = "c", .input = "c0"});
+}
+
+Status MatmulPlan::check(const perseid_matmul_args& args, const Workspace& workspace) const {
+  ArgumentReader reader(kOperation, device().dl_device());
+  MatmulArguments arguments;
+  read_tensors(reader, args, &arguments);
+  if (Status status = reader.verify({.output = "c", .input = "c0"}); !status.ok()) return status;
+  std::byte* unused = nullptr;
+  return take(reader, dispatch::Direction::kForward, workspace, &unused);
 }
 
 Status MatmulPlan::execute_timed(const perseid_matmul_args& args, const Workspace& workspace,

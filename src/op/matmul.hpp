@@ -38,6 +38,9 @@ class MatmulPlan final : public PlanOf<dispatch::Matmul> {
   Status execute(const perseid_matmul_args& args, const Workspace& workspace, void* stream) const {
     return execute_timed(args, workspace, stream, {});
   }
+  // What execute() refuses before anything runs: tensors and workspace, but not how chunks arrive
+  // or depart.
+  Status check(const perseid_matmul_args& args, const Workspace& workspace) const;
   // `timers`: of the chunks of a, or of c on the CPU.
   Status execute_timed(const perseid_matmul_args& args, const Workspace& workspace, void* stream,
                        const ChunkTimers& timers) const;
@@ -48,6 +51,8 @@ class MatmulPlan final : public PlanOf<dispatch::Matmul> {
               std::vector<dispatch::Measured> measured);
   Status read(ArgumentReader& reader, const perseid_matmul_args& args,
               MatmulArguments* arguments) const;
+  void read_tensors(ArgumentReader& reader, const perseid_matmul_args& args,
+                    MatmulArguments* arguments) const;
 
   MatmulChunks chunks_;
 };

@@ -265,7 +265,7 @@ void ArgumentReader::check_overlap(const Argument& output, const Argument& other
                    : "; pass separate memory");
 }
 
-Status ArgumentReader::finish(const InPlace& allowed) {
+Status ArgumentReader::verify(const InPlace& allowed) {
   for (size_t i = 0; i < count_ && ok(); ++i) {
     if (arguments_[i].access != Access::kWrite) continue;
     for (size_t j = 0; j < count_ && ok(); ++j) {
@@ -273,8 +273,13 @@ Status ArgumentReader::finish(const InPlace& allowed) {
       if (counted) check_overlap(arguments_[i], arguments_[j], allowed);
     }
   }
-  if (ok() && logging_) log(PERSEID_LOG_DEBUG, concatenate(subject(), ": ", log_));
   return result();
+}
+
+Status ArgumentReader::finish(const InPlace& allowed) {
+  Status status = verify(allowed);
+  if (status.ok() && logging_) log(PERSEID_LOG_DEBUG, concatenate(subject(), ": ", log_));
+  return status;
 }
 
 bool ArgumentReader::writes() const {

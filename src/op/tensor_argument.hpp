@@ -60,6 +60,8 @@ class ArgumentReader : public Check {
 
   // Fails if an output overlaps another tensor, except as `allowed`. Logs the call on success.
   Status finish(const InPlace& allowed = {});
+  // The same without the log, for a call that is read again when it runs.
+  Status verify(const InPlace& allowed = {});
   // Whether an output has elements.
   bool writes() const;
   // Fails if a tensor overlaps the first `bytes` of the workspace.
