@@ -75,6 +75,22 @@ TEST_F(CopyEngineRanks, FindTheirOwnChunksAtAnyEpoch) {
   EXPECT_EQ(join(), std::vector<int>(2, 0));
 }
 
+// Longer than a time can be. A kernel waits a little longer than that.
+TEST_F(CopyEngineRanks, WaitForEverWhereTheyMay) {
+  start(2, [&](int32_t rank) {
+    const Member member(rank, 2);
+    Gathering gathering(member, 1);
+    const Operation operation("all-gather", UINT64_MAX);
+    if (rank == 1) usleep(200'000);
+    const Status status =
+        outcome_of(member, gathering.execute(operation, 1, waits(gathering, 1)));
+    if (!status.ok()) fprintf(stderr, "rank %d: %s\n", rank, status.sentence().c_str());
+    return status.ok() && gathering.arrival().deadline_ns > operation.deadline_ns &&
+           operation.deadline_ns > uint64_t{1} << 61;
+  });
+  EXPECT_EQ(join(), std::vector<int>(2, 0));
+}
+
 // A rank that has ended one operation gets the data of the next one before it begins that.
 TEST_F(CopyEngineRanks, SendToOneThatHasNotBegun) {
   start(3, [&](int32_t rank) {

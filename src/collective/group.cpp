@@ -15,6 +15,8 @@ namespace perseid::internal::collective {
 namespace {
 
 constexpr std::chrono::seconds kOpeningTime{2};
+// Longer ones would be negative as times. That of a kernel is somewhat longer.
+constexpr uint64_t kLongestDeadline = uint64_t{1} << 62;
 
 std::string milliseconds(uint64_t nanoseconds) {
   return concatenate(static_cast<double>(nanoseconds) / 1e6, " ms");
@@ -42,7 +44,7 @@ uint64_t mask_of(const std::vector<int32_t>& ranks) {
 
 Operation::Operation(const char* operation, uint64_t nanoseconds)
     : name(operation),
-      deadline_ns(op::deadline_or_default(nanoseconds)),
+      deadline_ns(std::min(op::deadline_or_default(nanoseconds), kLongestDeadline)),
       deadline(cpu::deadline_after(deadline_ns)) {}
 
 uint64_t Operation::time_left() const {
