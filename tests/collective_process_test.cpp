@@ -104,6 +104,36 @@ TEST_F(Processes, RefuseAStranger) {
   for (const int number : sockets) close(number);
 }
 
+// More connections than may wait, of which none says anything. Rank 0 does not spin meanwhile.
+TEST_F(Processes, ComePastACrowdOfSilentStrangers) {
+  start(2, [&](int32_t rank) {
+    if (rank == 1)
+      while (!board_->go) usleep(1000);
+    const int64_t start_at = now();
+    const Group group(place(rank, 2));
+    rusage used{};
+    getrusage(RUSAGE_SELF, &used);
+    const double busy = static_cast<double>(used.ru_utime.tv_sec + used.ru_stime.tv_sec) +
+                        static_cast<double>(used.ru_utime.tv_usec + used.ru_stime.tv_usec) * 1e-6;
+    if (busy > 0.5) fprintf(stderr, "rank %d: %.2f s of CPU\n", rank, busy);
+    group.barrier();
+    return busy < 0.5 && (rank == 0 || since(start_at) < 2);
+  });
+  while (!std::filesystem::exists(path())) usleep(1000);
+  sockaddr_un name{};
+  name.sun_family = AF_UNIX;
+  path().copy(name.sun_path, sizeof name.sun_path - 1);
+  std::vector<int> sockets(130);
+  for (int& number : sockets) {
+    number = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    ASSERT_EQ(connect(number, reinterpret_cast<sockaddr*>(&name), sizeof name), 0);
+  }
+  usleep(1'000'000);
+  board_->go = true;
+  for (const int code : join()) EXPECT_EQ(code, 0);
+  for (const int number : sockets) close(number);
+}
+
 TEST_F(Processes, RefuseAStrangerByTcp) {
   const std::string address = free_address();
   start(2, [&](int32_t rank) {

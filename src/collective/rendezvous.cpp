@@ -23,6 +23,8 @@ constexpr const char* kFolder = "/tmp";
 // A connection that has not said who it is by then is closed.
 constexpr std::chrono::seconds kHelloTime{5};
 constexpr size_t kMostStrangers = 64;
+// One of so many that has said nothing at all for so long makes room for another.
+constexpr std::chrono::milliseconds kSilence{100};
 
 void refuse(const Descriptor& socket, const std::string& sentence) {
   send_frame(socket, {FrameType::kRefusal, 0, sentence},
@@ -40,10 +42,11 @@ class Reception {
     int32_t missing = place_.size - 1 - above_;
     while (missing > 0) {
       if (Clock::now() >= deadline) return nobody_came(*sockets);
+      make_room();
       wait(deadline);
-      if (strangers_.size() < kMostStrangers)
+      if (has_room())
         if (Descriptor socket = listener_.accept(); socket.opened())
-          strangers_.push_back({std::move(socket), {}, Clock::now() + kHelloTime});
+          strangers_.push_back({std::move(socket), {}, Clock::now()});
       for (auto stranger = strangers_.begin(); stranger != strangers_.end();) {
         Received received = receive_one(stranger->socket, &stranger->parser);
         if (!received.frames.empty()) {
@@ -59,8 +62,8 @@ class Reception {
             --missing;
           }
         }
-        const bool done =
-            !received.open || !received.frames.empty() || Clock::now() >= stranger->deadline;
+        const bool done = !received.open || !received.frames.empty() ||
+                          Clock::now() >= stranger->came + kHelloTime;
         stranger = done ? strangers_.erase(stranger) : std::next(stranger);
       }
     }
@@ -71,15 +74,28 @@ class Reception {
   struct Stranger {
     Descriptor socket;
     FrameParser parser;
-    Clock::time_point deadline;
+    Clock::time_point came;
   };
 
+  bool has_room() const { return strangers_.size() < kMostStrangers; }
+
+  // Of strangers that fill all room, the first one to have come and said nothing goes.
+  void make_room() {
+    if (has_room()) return;
+    const auto silent = std::find_if(strangers_.begin(), strangers_.end(),
+                                     [](const Stranger& each) { return each.parser.empty(); });
+    if (silent != strangers_.end() && Clock::now() >= silent->came + kSilence)
+      strangers_.erase(silent);
+  }
+
   void wait(Clock::time_point deadline) const {
-    std::vector<pollfd> polled{{listener_.socket().number(), POLLIN, 0}};
+    std::vector<pollfd> polled;
+    if (has_room()) polled.push_back({listener_.socket().number(), POLLIN, 0});
     for (const Stranger& stranger : strangers_)
       polled.push_back({stranger.socket.number(), POLLIN, 0});
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();
-    ::poll(polled.data(), polled.size(), static_cast<int>(std::clamp<int64_t>(left, 0, 200)));
+    const int64_t longest = has_room() ? 200 : 20;
+    ::poll(polled.data(), polled.size(), static_cast<int>(std::clamp<int64_t>(left, 0, longest)));
   }
 
   // Who it is, if it may come in.

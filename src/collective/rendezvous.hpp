@@ -5,8 +5,9 @@
 // Every rank listens at an address of its own. Rank 0 listens at the rendezvous, where the others
 // tell it their addresses and learn all of them; or a callback of the caller hands them round. Then
 // each rank connects to those below it and accepts those above it. A connection begins with a
-// Hello, whose token is checked before anything else. A stranger is refused and delays nobody.
-// Ranks that have met by TCP and are on one host meet once more, by Unix sockets.
+// Hello, whose token is checked before anything else. A stranger is refused; silent ones delay the
+// ranks by a tenth of a second for every 64 of them. Ranks that have met by TCP and are on one host
+// meet once more, by Unix sockets.
 #pragma once
 
 #include <functional>

@@ -49,6 +49,7 @@ class FrameParser {
  public:
   // False: these are not frames of this protocol; the connection is to be closed.
   bool feed(std::span<const std::byte> bytes, std::vector<Frame>* frames);
+  bool empty() const { return pending_.empty(); }  // between two frames
   // How many bytes complete the frame, or its header.
   size_t missing() const;
 
