@@ -126,12 +126,66 @@ TEST_F(Processes, ComePastACrowdOfSilentStrangers) {
   std::vector<int> sockets(130);
   for (int& number : sockets) {
     number = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    ASSERT_EQ(connect(number, reinterpret_cast<sockaddr*>(&name), sizeof name), 0);
+    // Rank 0 may not listen yet.
+    while (connect(number, reinterpret_cast<sockaddr*>(&name), sizeof name) != 0)
+      ASSERT_EQ(errno, ECONNREFUSED);
   }
   usleep(1'000'000);
   board_->go = true;
   for (const int code : join()) EXPECT_EQ(code, 0);
   for (const int number : sockets) close(number);
+}
+
+// A rank that dies as it meets the others is started again: its socket is left over, and rank 0 may
+// have heard of it.
+TEST_F(Processes, MeetAgainAfterOneHasDied) {
+  for (const int32_t dies : {0, 1, 2}) {
+    renew();
+    const auto meets = [&](int32_t rank) {
+      const Group group(place(rank, 3));
+      group.barrier();
+      return true;
+    };
+    const std::string socket = path() + (dies == 0 ? "" : "." + std::to_string(dies));
+    start(1, [&](int32_t) { return meets(dies); });
+    while (!std::filesystem::exists(socket)) usleep(1000);
+    if (dies == 2) {
+      start(1, meets);  // rank 0
+      usleep(200'000);
+    }
+    kill(children_[0], SIGKILL);
+    waitpid(children_[0], nullptr, 0);
+    children_.erase(children_.begin());
+    EXPECT_TRUE(std::filesystem::exists(socket));
+    for (const int32_t rank : {0, 1, 2})
+      if (dies != 2 || rank != 0) start(1, [&](int32_t) { return meets(rank); });
+    for (const int code : join()) EXPECT_EQ(code, 0) << dies;
+    EXPECT_FALSE(std::filesystem::exists(socket));
+  }
+}
+
+// What is no socket, or one that somebody listens at.
+TEST_F(Processes, TakeNoFileThatIsInUse) {
+  const auto refused = [&](int32_t) {
+    const Ended end = ended([&] { const Group group(place(0, 2)); });
+    return end.status == PERSEID_IO_ERROR &&
+           end.sentence.find("is another group there") != std::string::npos;
+  };
+  std::ofstream(path()) << "mine";
+  start(1, refused);
+  EXPECT_EQ(join()[0], 0);
+  EXPECT_EQ(std::filesystem::file_size(path()), 4u);
+  std::filesystem::remove(path());
+  const auto meets = [&](int32_t rank) {
+    const Group group(place(rank, 2));
+    return true;
+  };
+  start(1, meets);
+  while (!std::filesystem::exists(path())) usleep(1000);
+  start(1, refused);
+  usleep(100'000);
+  start(1, [&](int32_t) { return meets(1); });
+  for (const int code : join()) EXPECT_EQ(code, 0);
 }
 
 TEST_F(Processes, RefuseAStrangerByTcp) {

@@ -34,13 +34,13 @@ void refuse(const Descriptor& socket, const std::string& sentence) {
 // Accepts one connection from each rank in (above, size).
 class Reception {
  public:
-  Reception(const Listener& listener, const Place& place, int32_t above)
-      : listener_(listener), place_(place), above_(above) {}
+  // `at_rendezvous`: they wait for an answer. One that dies meanwhile may come once more.
+  Reception(const Listener& listener, const Place& place, int32_t above, bool at_rendezvous)
+      : listener_(listener), place_(place), above_(above), at_rendezvous_(at_rendezvous) {}
 
   Status collect(Clock::time_point deadline, std::vector<Descriptor>* sockets,
                  std::vector<std::string>* addresses) {
-    int32_t missing = place_.size - 1 - above_;
-    while (missing > 0) {
+    while (!are_here(sockets)) {
       if (Clock::now() >= deadline) return nobody_came(*sockets);
       make_room();
       wait(deadline);
@@ -59,7 +59,6 @@ class Reception {
             }
             (*sockets)[rank] = std::move(stranger->socket);
             (*addresses)[rank] = hello->address;
-            --missing;
           }
         }
         const bool done = !received.open || !received.frames.empty() ||
@@ -76,6 +75,16 @@ class Reception {
     FrameParser parser;
     Clock::time_point came;
   };
+
+  bool is_here(const Descriptor& socket) const {
+    return socket.opened() && !(at_rendezvous_ && has_ended(socket));
+  }
+  bool are_here(std::vector<Descriptor>* sockets) const {
+    const auto first = sockets->begin() + above_ + 1;
+    for (auto socket = first; socket != sockets->end(); ++socket)
+      if (!is_here(*socket)) *socket = Descriptor();
+    return std::all_of(first, sockets->end(), [](const auto& each) { return each.opened(); });
+  }
 
   bool has_room() const { return strangers_.size() < kMostStrangers; }
 
@@ -115,7 +124,7 @@ class Reception {
       return Status::error(PERSEID_INVALID_ARGUMENT, "rank ", hello.rank, " expects ", hello.size,
                            " ranks, rank ", place_.rank, " expects ", place_.size,
                            "; start all with the same size");
-    if (hello.rank <= above_ || sockets[static_cast<size_t>(hello.rank)].opened())
+    if (hello.rank <= above_ || is_here(sockets[static_cast<size_t>(hello.rank)]))
       return Status::error(PERSEID_INVALID_ARGUMENT, "two processes are rank ", hello.rank,
                            "; give each rank to one process");
     return {};
@@ -132,7 +141,8 @@ class Reception {
 
   const Listener& listener_;
   const Place& place_;
-  int32_t above_;
+  const int32_t above_;
+  const bool at_rendezvous_;
   std::list<Stranger> strangers_;
 };
 
@@ -164,7 +174,8 @@ Status connect_all(const Place& place, const Listener& listener,
     if (!status.ok()) return status;
   }
   std::vector<std::string> ignored(addresses.size());
-  Status status = Reception(listener, place, place.rank).collect(deadline, sockets, &ignored);
+  Status status =
+      Reception(listener, place, place.rank, false).collect(deadline, sockets, &ignored);
   for (int32_t rank = place.rank + 1; status.ok() && rank < place.size; ++rank)
     send_frame((*sockets)[static_cast<size_t>(rank)], {FrameType::kWelcome, 0, ""}, deadline);
   return status;
@@ -335,7 +346,7 @@ Status meet(const Place& place, Clock::time_point deadline, std::vector<Descript
   if (place.rank == 0) {
     if (Status status = Listener::open(place.rendezvous, &listener); !status.ok()) return status;
     std::vector<Descriptor> waiting(static_cast<size_t>(place.size));
-    Status status = Reception(listener, place, 0).collect(deadline, &waiting, &addresses);
+    Status status = Reception(listener, place, 0, true).collect(deadline, &waiting, &addresses);
     addresses[0] = listener.address();
     const std::string all = encode_addresses(addresses);
     for (size_t rank = 1; rank < waiting.size(); ++rank) {
