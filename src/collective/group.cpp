@@ -379,8 +379,9 @@ Status Group::shrink(const Operation& operation, std::shared_ptr<Group>* survivo
   uint32_t generation = generation_;
   superseded_ = true;
   const bool failed = cpu::load_acquire(abort_) != 0;
+  Clock::time_point deadline = operation.deadline;
   for (;;) {
-    if (!mesh_->agree(members, generation, operation.deadline, &members, &generation))
+    if (!mesh_->agree(members, generation, deadline, &members, &generation))
       return Status::error(PERSEID_PEER_LOST, operation.name, ": the others went on without rank ",
                            rank_, "; open a new group");
     std::vector<int32_t> left;
@@ -392,6 +393,7 @@ Status Group::shrink(const Operation& operation, std::shared_ptr<Group>* survivo
     // Ranks that were missing have used up the deadline.
     Operation opening = operation;
     opening.deadline = std::max(operation.deadline, Clock::now() + kOpeningTime);
+    deadline = opening.deadline + kOpeningTime;  // of another round
     Status status = made->open_slab(opening);
     if (status.ok()) {
       *survivors = std::move(made);
@@ -403,8 +405,13 @@ Status Group::shrink(const Operation& operation, std::shared_ptr<Group>* survivo
       return {};
     }
     made->superseded_ = true;
-    // Another rank was lost meanwhile.
-    if (status.code() != PERSEID_PEER_LOST) return status;
+    // Another rank was lost meanwhile, or has fallen silent since it agreed.
+    const int32_t silent = made->failed();
+    if (status.code() == PERSEID_TIMEOUT && silent >= 0 && silent != made->rank()) {
+      mesh_->give_up(made->origin(silent));
+    } else if (status.code() != PERSEID_PEER_LOST) {
+      return status;
+    }
   }
 }
 

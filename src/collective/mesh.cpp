@@ -216,10 +216,18 @@ Failure Mesh::take(int32_t from, uint32_t generation, Clock::time_point deadline
       if (wanted) return Failure::kNone;
     }
     if (peer.left) return Failure::kLeft;
-    if (peer.lost) return Failure::kLost;
+    if (peer.lost || is_left_behind(from, generation)) return Failure::kLost;
     if (changed_.wait_until(lock, deadline) == std::cv_status::timeout && Clock::now() >= deadline)
       return Failure::kSilent;
   }
+}
+
+// Whether another rank has proposed since to go on with this one, but without `rank`.
+bool Mesh::is_left_behind(int32_t rank, uint32_t generation) const {
+  return std::any_of(peers_.begin(), peers_.end(), [&](const Peer& peer) {
+    return (peer.proposed & bit(rank_)) != 0 && (peer.proposed & bit(rank)) == 0 && !peer.lost &&
+           static_cast<int32_t>(peer.proposed_generation - generation) > 0;
+  });
 }
 
 bool Mesh::agree(uint64_t members, uint32_t current, Clock::time_point deadline,

@@ -96,6 +96,7 @@ class Mesh {
   void read(int32_t rank);
   void handle(int32_t rank, Frame frame);
   void lose(int32_t rank);
+  bool is_left_behind(int32_t rank, uint32_t generation) const;
   void raise(Failure failure, int32_t rank);
 
   const int32_t rank_;
