@@ -18,6 +18,7 @@
 #include <iterator>
 #include <memory>
 
+#include "collective/rendezvous.hpp"
 #include "group_processes.hpp"
 
 namespace {
@@ -288,6 +289,28 @@ TEST_F(Processes, SayWhoDidNotCome) {
                std::string::npos;
   });
   EXPECT_EQ(join()[0], 0);
+}
+
+// One that has met the others, but does not open the group with them.
+TEST_F(Processes, SayWhoseMemoryDidNotCome) {
+  namespace collective = perseid::internal::collective;
+  start(2, [&](int32_t rank) {
+    GroupOptions options = place(rank, 2);
+    options.deadline = 500ms;
+    if (rank == 1) {
+      std::vector<perseid::internal::Descriptor> sockets;
+      const auto met = collective::meet({rank, 2, options.rendezvous, options.token},
+                                        Clock::now() + 10s, &sockets);
+      while (board_->ready < 1) usleep(1000);
+      return met.ok();
+    }
+    const Ended end = ended([&] { const Group group(options); });
+    ++board_->ready;
+    if (end.status != PERSEID_TIMEOUT) fprintf(stderr, "%s\n", end.sentence.c_str());
+    return end.status == PERSEID_TIMEOUT && end.seconds < 2 &&
+           end.sentence.find("rank 1 has not taken part within 500 ms") != std::string::npos;
+  });
+  for (const int code : join()) EXPECT_EQ(code, 0);
 }
 
 TEST_F(Processes, AgreeOnTheirNumber) {

@@ -33,7 +33,7 @@ struct Member {
     Status status = meet(place, operation.deadline, &sockets);
     if (status.ok())
       status = Group::open(std::make_shared<Mesh>(rank, std::move(sockets), nullptr),
-                           operation.deadline, options, &group);
+                           operation, options, &group);
     if (status.ok()) status = dispatch::open_cuda(gpu, {}, &device);
     if (!status.ok()) throw std::runtime_error(status.sentence());
   }

@@ -71,7 +71,7 @@ Status create(const perseid_group_options& options, std::shared_ptr<Group>* grou
   }
   if (!status.ok()) return status;
   return Group::open(std::make_shared<collective::Mesh>(place.rank, std::move(sockets), nullptr),
-                     operation.deadline, group_options, group);
+                     operation, group_options, group);
 }
 
 perseid_group_t handle_of(std::shared_ptr<Group> group) {

@@ -96,13 +96,11 @@ Status Group::open_slab(const Operation& operation) {
   return status;
 }
 
-Status Group::open(std::shared_ptr<Mesh> mesh, Clock::time_point deadline, const Options& options,
+Status Group::open(std::shared_ptr<Mesh> mesh, const Operation& operation, const Options& options,
                    std::shared_ptr<Group>* group) {
   std::vector<int32_t> members(static_cast<size_t>(mesh->size()));
   std::iota(members.begin(), members.end(), 0);
   std::shared_ptr<Group> made(new Group(std::move(mesh), std::move(members), 0, options));
-  Operation operation("group", 0);
-  operation.deadline = deadline;
   Status status = made->open_slab(operation);
   // The ranks have no memory in common.
   if (status.code() == PERSEID_UNSUPPORTED) {
