@@ -117,6 +117,33 @@ TEST_F(CopyEngineRanks, SendToOneThatHasNotBegun) {
   EXPECT_EQ(join(), std::vector<int>(3, 0));
 }
 
+// The stream waits for work of the caller before the first of more operations than may be in
+// flight.
+TEST_F(CopyEngineRanks, WaitForRoomUntilTheDeadline) {
+  start(1, [&](int32_t) {
+    const Member member(0, 1);
+    Gathering gathering(member, 1);
+    std::atomic<bool> go{false};
+    launch(nullptr, [&] {
+      while (!go) usleep(100);
+    });
+    Status status;
+    for (uint32_t epoch = 1; status.ok() && epoch <= 256; ++epoch)
+      status = gathering.execute(Operation("all-gather", kDeadline), epoch, [] {});
+    const Clock::time_point start = Clock::now();
+    bool refused = status.ok();
+    for (int repeat = 0; repeat < 2; ++repeat) {
+      status = gathering.execute(Operation("all-gather", 300'000'000), 257, [] {});
+      refused = refused && status.code() == PERSEID_TIMEOUT;
+      if (!refused) fprintf(stderr, "got: %s\n", status.sentence().c_str());
+    }
+    const auto waited = Clock::now() - start;
+    go = true;
+    return refused && waited > 250ms && waited < 2s && ended(member);
+  });
+  EXPECT_EQ(join(), std::vector<int>(1, 0));
+}
+
 // One that does not begin, and one whose operation does not end: the others wait for its word.
 // Rank 1 has no shard, so that they miss those of others that wait for it.
 TEST_F(CopyEngineRanks, NameTheOneThatIsSilent) {

@@ -128,10 +128,17 @@ Status GpuRank::begin(const Operation& operation, const Work& work) {
   const cuda::Gpu::Current current(*gpu_);
   if (!current.status().ok()) return current.status();
   std::unique_lock lock(mutex_);
-  while (in_flight() >= kSlots) {
+  while (in_flight() >= kSlots && !out_of_step_) {
     if (failed_) return group_.failure(operation);
     changed_.wait_for(lock, kInterval);
+    out_of_step_ = in_flight() >= kSlots && Clock::now() >= operation.deadline;
   }
+  // The others count this operation. Those in flight end well.
+  if (out_of_step_)
+    return Status::error(PERSEID_TIMEOUT, operation.name, ": rank ", group_.rank(), ", this one, ",
+                         "has left out an operation, as ", kSlots, " were in flight until its ",
+                         "deadline; shrink the group to go on, and synchronize the stream more ",
+                         "often");
   const uint32_t number = ++submitted_;
   slot(number) = {.name = operation.name, .deadline_ns = operation.deadline_ns, .work = work};
   slot(number).work.parts_epoch = work.epoch;

@@ -68,7 +68,7 @@ class GpuRank final : public cuda::StreamObserver {
     uint32_t* watched = nullptr;            // words that the queue of a report waits for
     int64_t watched_count = 0;
   };
-  // Waits for room where more than kSlots operations are in flight. Nothing else waits.
+  // Waits for room where kSlots operations are in flight, until the deadline. Nothing else waits.
   Status begin(const Operation& operation, const Work& work);
   // Of the operation that has begun: words that its kernels set for the copy queue, and parts that
   // arrive besides the chunks, all with this epoch.
@@ -189,6 +189,7 @@ class GpuRank final : public cuda::StreamObserver {
   Clock::time_point since_;
   Clock::time_point aborted_;  // when NCCL was, long ago where it was before
   bool failed_ = false, ended_ = false;
+  bool out_of_step_ = false;  // the others may be in operations that this rank has not begun
   std::atomic<bool> asleep_{false};  // the thread, until it is woken
   std::thread thread_;
 };
