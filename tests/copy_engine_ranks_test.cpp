@@ -173,6 +173,29 @@ TEST_F(CopyEngineRanks, NameTheOneThatIsSilent) {
   }
 }
 
+// A kernel reports the end of its wait before the thread has looked, as where the process was
+// stopped, and the plan goes before the stream is synchronized.
+TEST_F(CopyEngineRanks, ReadReportsBeforeThePlanGoes) {
+  start(2, [&](int32_t rank) {
+    const Member member(rank, 2);
+    auto gathering = std::make_unique<Gathering>(member, 1);
+    const Operation operation("all-gather", kDeadline);
+    std::atomic<perseid_wait_record*> report{nullptr};
+    Status status = gathering->execute(operation, 1, [&, arrive = waits(*gathering, 1)] {
+      while (report == nullptr) usleep(100);
+      arrive();
+      if (rank == 0) __atomic_store_n(&report.load()->status, PERSEID_TIMEOUT, __ATOMIC_RELEASE);
+    });
+    report = gathering->arrival().record;
+    if (!have_looked(*member.group)) return false;
+    gathering.reset();
+    const bool known = rank == 1 || member.group->failed() >= 0;
+    status = outcome_of(member, std::move(status));
+    return known && (rank == 1 || status.code() == PERSEID_TIMEOUT);
+  });
+  EXPECT_EQ(join(), std::vector<int>(2, 0));
+}
+
 TEST_F(CopyEngineRanks, EndWithoutOneThatDies) {
   start(3, [&](int32_t rank) {
     const Member member(rank, 3);

@@ -247,6 +247,7 @@ void GpuRank::drain() {
     longest = std::max(longest, slot(number).deadline_ns);
   const auto end = cpu::deadline_after(longest) + kDraining;
   while (in_flight() > 0 && Clock::now() < end) changed_.wait_for(lock, kInterval);
+  read_reports();  // while there is what the slots point to
 }
 
 void GpuRank::acknowledge() {
@@ -255,8 +256,7 @@ void GpuRank::acknowledge() {
   {
     const std::lock_guard lock(mutex_);
     if (!failed_) return;
-    const uint32_t kept = std::min(submitted_ - first_, kSlots);
-    for (uint32_t number = submitted_ - kept + 1; number != submitted_ + 1; ++number) {
+    for (uint32_t number = submitted_ - kept() + 1; number != submitted_ + 1; ++number) {
       slot(number).reported = true;
       streams.push_back(slot(number).work.stream);
     }
@@ -419,23 +419,27 @@ Status GpuRank::failure(const Slot& slot) const {
       operation, slot.chunk < 0 ? "" : concatenate("; chunk ", slot.chunk, " has not arrived"));
 }
 
+// Of kernels whose waits have ended before the thread noticed, since the process was stopped.
+void GpuRank::read_reports() {
+  for (uint32_t number = submitted_ - kept() + 1; number != submitted_ + 1; ++number) {
+    Slot& each = slot(number);
+    const cuda::WaitReport& report = words_->reports[number % kSlots];
+    if (each.failed || __atomic_load_n(&report.status, __ATOMIC_ACQUIRE) == PERSEID_OK) continue;
+    const cuda::Gpu::Current current(*gpu_);
+    find_missing(each);
+    if (cpu::load_acquire(group_.abort()) == 0) group_.blame(silent_rank(number));
+    each.failed = true;
+    fail();
+  }
+}
+
 Status GpuRank::take(void* stream) {
   const std::lock_guard lock(mutex_);
-  const uint32_t kept = std::min(submitted_ - first_, kSlots);
+  read_reports();
   Status first;
-  for (uint32_t number = submitted_ - kept + 1; number != submitted_ + 1; ++number) {
+  for (uint32_t number = submitted_ - kept() + 1; number != submitted_ + 1; ++number) {
     Slot& each = slot(number);
-    if (each.reported || each.work.stream != stream) continue;
-    const cuda::WaitReport& report = words_->reports[number % kSlots];
-    if (!each.failed && __atomic_load_n(&report.status, __ATOMIC_ACQUIRE) != PERSEID_OK) {
-      // Its kernel has ended before the thread noticed.
-      const cuda::Gpu::Current current(*gpu_);
-      find_missing(each);
-      if (cpu::load_acquire(group_.abort()) == 0) group_.blame(silent_rank(number));
-      each.failed = true;
-      fail();
-    }
-    if (!each.failed) continue;
+    if (!each.failed || each.reported || each.work.stream != stream) continue;
     each.reported = true;
     if (!first.ok()) continue;
     first = failure(each);

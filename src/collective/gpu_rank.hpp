@@ -102,7 +102,7 @@ class GpuRank final : public cuda::StreamObserver {
   perseid_arrival arrival(const Operation& operation, const uint32_t* signals,
                           uint32_t epoch) const;
 
-  // Returns when no operation is in flight. Memory may be unmapped then.
+  // Returns when no operation is in flight. Memory may be unmapped then, and plans may go.
   void drain() override;
   Status take(void* stream) override;
   // Drains. The caller knows that what was in flight has failed: synchronisations do not return it.
@@ -146,6 +146,8 @@ class GpuRank final : public cuda::StreamObserver {
   uint32_t* begun_word(int32_t rank) const { return slab_->words(rank) + kMostRanks + 1; }
   uint32_t completed() const { return cpu::load_acquire(&words_->completed); }
   uint32_t in_flight() const { return submitted_ - completed(); }
+  // Of how many operations, up to the last one, there is a slot.
+  uint32_t kept() const { return std::min(submitted_ - first_, kSlots); }
 
   // With the mutex.
   void watch();
@@ -157,6 +159,7 @@ class GpuRank final : public cuda::StreamObserver {
   void tell_begun();
   void wake();
   void fail();
+  void read_reports();
   void find_missing(Slot& slot);
   void find_missing_part(Slot& slot);
   int32_t silent_rank(uint32_t number);
