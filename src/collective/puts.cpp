@@ -142,13 +142,15 @@ bool PutEngine::get(int32_t from, const SegmentAddress& address, size_t bytes,
                     Clock::time_point deadline, void* data) {
   Message get = message(kGet, address);
   get.header.bytes = bytes;
+  Question question;
   std::unique_lock lock(get_mutex_);
-  const uint64_t number = ++asked_;
-  get.header.stride = number;
+  const uint64_t number = get.header.stride = ++asked_;
+  questions_[number] = &question;
   enqueue(from, std::move(get), true);
-  if (!got_changed_.wait_until(lock, deadline, [&] { return got_ == number; })) return false;
-  if (got_bytes_ != bytes) return false;
-  std::memcpy(data, got_data_.data(), bytes);
+  got_changed_.wait_until(lock, deadline, [&] { return question.answered; });
+  questions_.erase(number);
+  if (!question.answered || question.bytes != bytes) return false;
+  std::memcpy(data, question.data.data(), bytes);
   return true;
 }
 
@@ -403,10 +405,12 @@ PutEngine::Progress PutEngine::read_rows(int32_t rank) {
 
 void PutEngine::give_answer(const Header& header, std::span<const std::byte> data) {
   const std::lock_guard lock(get_mutex_);
-  if (header.stride != asked_) return;  // nobody waits for that one any more
-  std::copy_n(data.begin(), std::min<size_t>(data.size(), header.bytes), got_data_.begin());
-  got_bytes_ = header.bytes;
-  got_ = header.stride;
+  const auto found = questions_.find(header.stride);
+  if (found == questions_.end()) return;  // nobody waits for that one any more
+  Question& question = *found->second;
+  std::copy_n(data.begin(), std::min<size_t>(data.size(), header.bytes), question.data.begin());
+  question.bytes = header.bytes;
+  question.answered = true;
   got_changed_.notify_all();
 }
 
