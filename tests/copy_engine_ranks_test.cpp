@@ -82,11 +82,27 @@ TEST_F(CopyEngineRanks, WaitForEverWhereTheyMay) {
     Gathering gathering(member, 1);
     const Operation operation("all-gather", UINT64_MAX);
     if (rank == 1) usleep(200'000);
-    const Status status =
-        outcome_of(member, gathering.execute(operation, 1, waits(gathering, 1)));
+    const Status status = outcome_of(member, gathering.execute(operation, 1, waits(gathering, 1)));
     if (!status.ok()) fprintf(stderr, "rank %d: %s\n", rank, status.sentence().c_str());
     return status.ok() && gathering.arrival().deadline_ns > operation.deadline_ns &&
            operation.deadline_ns > uint64_t{1} << 61;
+  });
+  EXPECT_EQ(join(), std::vector<int>(2, 0));
+}
+
+TEST_F(CopyEngineRanks, HaveOneGpuEach) {
+  start(2, [&](int32_t rank) {
+    setenv("FAKE_GPUS", "2", 1);
+    Member member(rank, 2);
+    if (!gathers(member, 1)) return false;
+    std::shared_ptr<const dispatch::Device> other;
+    Status status = dispatch::open_cuda(rank, {}, &other);
+    if (!status.ok()) return false;
+    GpuRank* own = nullptr;
+    status = GpuRank::of(*member.group, Operation("plan", kDeadline), other->gpu, &own);
+    const bool right = rank == 0 ? status.ok() && own != nullptr
+                                 : status.code() == PERSEID_UNSUPPORTED && own == nullptr;
+    return right && gathers(member, 1);
   });
   EXPECT_EQ(join(), std::vector<int>(2, 0));
 }

@@ -227,7 +227,8 @@ TEST(MpiLinks, AnswerThreadsThatAskAtATime) {
       for (uint32_t i = 0; i < 200; ++i) {
         uint32_t got[2] = {};
         const uint32_t word = first + i % 16;
-        ASSERT_TRUE(ranks.all[0]->puts->get(1, {0, 1, 4 * word}, sizeof got, Clock::now() + 5s, got));
+        ASSERT_TRUE(
+            ranks.all[0]->puts->get(1, {0, 1, 4 * word}, sizeof got, Clock::now() + 5s, got));
         ASSERT_EQ(got[0], 100 + word);
         ASSERT_EQ(got[1], 101 + word);
       }

@@ -52,6 +52,9 @@ Status GpuRank::of(Group& group, const Operation& operation, std::shared_ptr<cud
     if (Status status = made->make(operation); !status.ok()) return status;
     own = std::move(made);
   }
+  if (own->gpu_->facts().index != gpu->facts().index)
+    return Status::error(PERSEID_UNSUPPORTED, operation.name, ": the group has plans on another ",
+                         "GPU; use one GPU for each rank of a group");
   *rank = own.get();
   // Within an operation it would be too late: loading waits until none is in flight.
   return cuda::prepare_waits(*gpu);

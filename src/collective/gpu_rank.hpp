@@ -38,7 +38,8 @@ namespace perseid::internal::collective {
 
 class GpuRank final : public cuda::StreamObserver {
  public:
-  // Collective where it is the group's first operation on GPUs. One GPU for each group and rank.
+  // Collective where it is the group's first operation on GPUs. One GPU for each group and rank:
+  // another one is refused, which the caller tells the others.
   static Status of(Group& group, const Operation& operation, std::shared_ptr<cuda::Gpu> gpu,
                    GpuRank** rank);
   ~GpuRank() override;
@@ -192,7 +193,7 @@ class GpuRank final : public cuda::StreamObserver {
   Clock::time_point since_;
   Clock::time_point aborted_;  // when NCCL was, long ago where it was before
   bool failed_ = false, ended_ = false;
-  bool out_of_step_ = false;  // the others may be in operations that this rank has not begun
+  bool out_of_step_ = false;         // the others may be in operations that this rank has not begun
   std::atomic<bool> asleep_{false};  // the thread, until it is woken
   std::thread thread_;
 };

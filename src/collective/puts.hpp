@@ -165,10 +165,10 @@ class PutEngine {
   std::vector<Pending> pending_;
   std::mutex get_mutex_;
   std::condition_variable got_changed_;
-  uint64_t asked_ = 0;  // the number of the last question
+  uint64_t asked_ = 0;                       // the number of the last question
   std::map<uint64_t, Question*> questions_;  // of threads that wait for the answer
-  std::vector<std::byte> unwanted_;  // rows that nobody takes any more
-  bool moved_ = false;               // since the thread last looked
+  std::vector<std::byte> unwanted_;          // rows that nobody takes any more
+  bool moved_ = false;                       // since the thread last looked
   std::atomic<bool> ended_{false};
   std::thread thread_;
 };
