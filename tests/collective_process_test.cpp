@@ -406,19 +406,44 @@ TEST_F(Processes, SayWhatTheEnvironmentLacks) {
           "PERSEID_TRANSPORT is \"bogus\", expected mpi, sockets or nccl");
 }
 
+// An all-gather of three ranks by pipes: everyone writes to everyone.
+class Pipes {
+ public:
+  Pipes() {
+    for (auto& row : pipes_)
+      for (auto& pair : row) EXPECT_EQ(pipe(pair), 0);
+  }
+  ~Pipes() {
+    for (auto& row : pipes_)
+      for (auto& pair : row) close(pair[0]), close(pair[1]);
+  }
+  Pipes(const Pipes&) = delete;
+  Pipes& operator=(const Pipes&) = delete;
+
+  bool pass(int32_t rank, const void* mine, size_t bytes, void* all) const {
+    const auto count = static_cast<ssize_t>(bytes);
+    for (int to = 0; to < 3; ++to)
+      if (write(pipes_[rank][to][1], mine, bytes) != count) return false;
+    for (int from = 0; from < 3; ++from)
+      if (read(pipes_[from][rank][0], static_cast<char*>(all) + from * count, bytes) != count)
+        return false;
+    return true;
+  }
+
+ private:
+  int pipes_[3][3][2];
+};
+
 TEST_F(Processes, MeetByACallback) {
-  // An all-gather by pipes: everyone writes to everyone.
-  int pipes[3][3][2];
-  for (auto& row : pipes)
-    for (auto& pair : row) ASSERT_EQ(pipe(pair), 0);
+  const Pipes pipes;
   struct State {
     int32_t rank;
-    int (*pipes)[3][2];
+    const Pipes* pipes;
   };
   // Rank and size are given, or those of mpirun, whose MPI is not asked.
   for (const bool by_mpirun : {false, true}) {
     start(3, [&](int32_t rank) {
-      State state{rank, pipes};
+      State state{rank, &pipes};
       auto options = perseid::detail::sized<perseid_group_options>();
       options.rank = rank;
       options.size = by_mpirun ? 0 : 3;
@@ -430,14 +455,7 @@ TEST_F(Processes, MeetByACallback) {
       options.user = &state;
       options.all_gather = [](void* user, const void* mine, size_t bytes, void* all) {
         const auto* of = static_cast<const State*>(user);
-        const auto count = static_cast<ssize_t>(bytes);
-        for (int to = 0; to < 3; ++to)
-          if (write(of->pipes[of->rank][to][1], mine, bytes) != count) return 1;
-        for (int from = 0; from < 3; ++from)
-          if (read(of->pipes[from][of->rank][0], static_cast<char*>(all) + from * count, bytes) !=
-              count)
-            return 1;
-        return 0;
+        return of->pipes->pass(of->rank, mine, bytes, all) ? 0 : 1;
       };
       perseid_group_t group = nullptr;
       if (perseid_group_create(&options, &group) != PERSEID_OK) return false;
@@ -448,8 +466,27 @@ TEST_F(Processes, MeetByACallback) {
     });
     for (const int code : join()) EXPECT_EQ(code, 0);
   }
-  for (auto& row : pipes)
-    for (auto& pair : row) close(pair[0]), close(pair[1]);
+}
+
+TEST_F(Processes, MeetByAFunction) {
+  const Pipes pipes;
+  start(3, [&](int32_t rank) {
+    const auto pass = [&](const void* mine, size_t bytes, void* all) {
+      if (!pipes.pass(rank, mine, bytes, all)) throw std::runtime_error("no pipe");
+    };
+    const Group group({.rank = rank, .size = 3, .all_gather = pass});
+    const Context context = Context::cpu(1);
+    const bool right = Products(context, group).once() && group.rank() == rank;
+    const Ended end = ended([&] {
+      const Group none({.rank = 0, .size = 2, .all_gather = [](const void*, size_t, void*) {
+                          throw std::runtime_error("never seen");
+                        }});
+    });
+    group.barrier();
+    return right && end.status == PERSEID_PEER_LOST &&
+           end.sentence.find("the caller's all-gather failed") != std::string::npos;
+  });
+  for (const int code : join()) EXPECT_EQ(code, 0);
 }
 
 }  // namespace
