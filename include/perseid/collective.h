@@ -9,7 +9,7 @@
  *   - All ranks call the same functions of a group in the same order, each rank one at a time.
  *     Making a plan is such a call too. Executing one, once per rank, is one operation.
  *   - Shapes that do not fit are refused on all ranks with the same sentence, when the plan is
- * made. An argument that is refused at execution is refused on its rank alone.
+ *     made. An argument that is refused at execution is refused on its rank alone.
  *   - Every call has a deadline (0: 30 s) and none waits beyond it. Where a rank dies, leaves, or
  *     does not take part in time, the calls of all ranks end with PEER_LOST or TIMEOUT and a
  *     sentence that names it; what they were to write is undefined. The group has then failed:
@@ -89,7 +89,7 @@ typedef struct perseid_group_info {
   uint32_t struct_size; /**< sizeof(perseid_group_info) */
   int32_t rank;         /**< this one */
   int32_t size;         /**< how many there are */
-  int32_t first_rank;   /**< what this rank was before the group was shrunk */
+  int32_t first_rank;   /**< what it was in the group that was opened, before any shrink */
   int32_t failed_rank;  /**< who made the group fail; -1: it has not failed */
   uint32_t generation;  /**< how often it was shrunk, or more */
 } perseid_group_info;

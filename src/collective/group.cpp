@@ -254,7 +254,7 @@ Status Group::exchange(const Operation& operation, const Status& mine, const std
                             .take();
   if (payload.size() > kLargestMessage)
     return Status::error(PERSEID_UNSUPPORTED, operation.name, ": the message of ", payload.size(),
-                         " bytes is longer than ", kLargestMessage, "; use fewer chunks");
+                         " bytes is longer than ", kLargestMessage);
   const int sent = descriptor == nullptr ? -1 : descriptor->number();
   const Frame frame{sent < 0 ? FrameType::kMessage : FrameType::kSegment, generation_,
                     std::move(payload)};

@@ -4,7 +4,7 @@
 // every frame, and finds out at once when a connection ends: it then sets the abort word of the
 // group, so that whoever works need not look at a socket.
 //
-// Ranks are numbered as when the group was opened; Channel knows those that are left.
+// Ranks are numbered as when the group was opened; Group knows those that are left.
 #pragma once
 
 #include <atomic>
