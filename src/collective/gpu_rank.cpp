@@ -2,11 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "collective/gpu_rank.hpp"
 
-#include <pthread.h>
-
 #include <algorithm>
-#include <csignal>
 
+#include "base/blocked_signals.hpp"
 #include "collective/transport.hpp"
 #include "cuda/runtime/memory.hpp"
 #include "cuda/runtime/signals.hpp"
@@ -88,12 +86,8 @@ Status GpuRank::make(const Operation& operation) {
   gpu_->add_reachable(words_, sizeof *words_);
   gpu_->add_reachable(abort_word(), sizeof(uint32_t));
   gpu_->wait_reports().observers().add(this);
-  // The signals of the process are for its own threads.
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
+  const BlockedSignals blocked;
   thread_ = std::thread([this] { watch(); });
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
   return {};
 }
 

@@ -36,7 +36,7 @@ Status apart(const Operation& operation) {
 
 uint64_t mask_of(const std::vector<int32_t>& ranks) {
   uint64_t mask = 0;
-  for (const int32_t rank : ranks) mask |= uint64_t{1} << rank;
+  for (const int32_t rank : ranks) mask |= bit(rank);
   return mask;
 }
 
@@ -490,7 +490,7 @@ uint64_t Group::waiting() const {
   uint64_t ranks = 0;
   bool answers = true;
   for_each_other([&](int32_t rank) {
-    if (waited_for(rank, &answers) >= 0) ranks |= uint64_t{1} << rank;
+    if (waited_for(rank, &answers) >= 0) ranks |= bit(rank);
   });
   return ranks;
 }

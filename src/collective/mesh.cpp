@@ -8,7 +8,8 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <csignal>
+
+#include "base/blocked_signals.hpp"
 
 namespace perseid::internal::collective {
 namespace {
@@ -27,8 +28,6 @@ bool is_abort_value(uint32_t value) {
          failed_rank(value) < kMostRanks;
 }
 
-constexpr uint64_t bit(int32_t rank) { return uint64_t{1} << rank; }
-
 }  // namespace
 
 void set_abort(uint32_t* word, Failure failure, int32_t rank) {
@@ -46,12 +45,8 @@ Mesh::Mesh(int32_t rank, std::vector<Descriptor> sockets, std::shared_ptr<Thread
     peers_[r].socket = std::move(sockets[r]);
     peers_[r].lost = !peers_[r].socket.opened() && static_cast<int32_t>(r) != rank_;
   }
-  // The signals of the process are for its own threads.
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
+  const BlockedSignals blocked;
   thread_ = std::thread([this] { run(); });
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
 Mesh::~Mesh() {

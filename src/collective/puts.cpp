@@ -4,8 +4,8 @@
 
 #include <algorithm>
 #include <bit>
-#include <csignal>
 
+#include "base/blocked_signals.hpp"
 #include "collective/mesh.hpp"
 
 namespace perseid::internal::collective {
@@ -25,8 +25,6 @@ constexpr std::chrono::milliseconds kEnding{20};
 constexpr std::chrono::seconds kStuck{2};
 // How long the other ranks have to close their ends.
 constexpr std::chrono::seconds kFarewell{1};
-
-constexpr uint64_t bit(int32_t rank) { return uint64_t{1} << rank; }
 
 // The end of the rows from the beginning of the first one; false where there is no such end.
 bool extent_of(const ByteRows& rows, uint64_t* end) {
@@ -59,15 +57,11 @@ PutEngine::PutEngine(int32_t rank, std::unique_ptr<Links> links, std::function<v
     : rank_(rank),
       links_(std::move(links)),
       lost_(std::move(lost)),
-      peers_(static_cast<size_t>(std::bit_width(links_->ranks() | uint64_t{1} << rank))),
+      peers_(static_cast<size_t>(std::bit_width(links_->ranks() | bit(rank)))),
       unwanted_(kUnwanted) {
   for (size_t r = 0; r < peers_.size(); ++r) peers_[r].open.store((links_->ranks() >> r & 1) != 0);
-  // The signals of the process are for its own threads.
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
+  const BlockedSignals blocked;
   thread_ = std::thread([this] { run(); });
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
 PutEngine::~PutEngine() {
