@@ -35,8 +35,9 @@ void refuse(const Descriptor& socket, const std::string& sentence) {
 class Reception {
  public:
   // `at_rendezvous`: they wait for an answer. One that dies meanwhile may come once more.
-  Reception(const Listener& listener, const Place& place, int32_t above, bool at_rendezvous)
-      : listener_(listener), place_(place), above_(above), at_rendezvous_(at_rendezvous) {}
+  Reception(const Listener& listener, const RankIdentity& identity, int32_t above,
+            bool at_rendezvous)
+      : listener_(listener), identity_(identity), above_(above), at_rendezvous_(at_rendezvous) {}
 
   Status collect(Clock::time_point deadline, std::vector<Descriptor>* sockets,
                  std::vector<std::string>* addresses) {
@@ -112,7 +113,7 @@ class Reception {
     std::optional<Hello> hello;
     if (frame.type == FrameType::kHello && is_same_user(stranger.socket))
       hello = Hello::decode(frame.payload);
-    if (hello && same_token(hello->token, place_.token)) return hello;
+    if (hello && same_token(hello->token, identity_.token)) return hello;
     refuse(stranger.socket,
            "the token is not that of the group; set PERSEID_TOKEN to the same "
            "secret on all ranks");
@@ -120,9 +121,9 @@ class Reception {
   }
 
   Status check(const Hello& hello, const std::vector<Descriptor>& sockets) const {
-    if (hello.size != place_.size)
+    if (hello.size != identity_.size)
       return Status::error(PERSEID_INVALID_ARGUMENT, "rank ", hello.rank, " expects ", hello.size,
-                           " ranks, rank ", place_.rank, " expects ", place_.size,
+                           " ranks, rank ", identity_.rank, " expects ", identity_.size,
                            "; start all with the same size");
     if (hello.rank <= above_ || is_here(sockets[static_cast<size_t>(hello.rank)]))
       return Status::error(PERSEID_INVALID_ARGUMENT, "two processes are rank ", hello.rank,
@@ -132,7 +133,7 @@ class Reception {
 
   Status nobody_came(const std::vector<Descriptor>& sockets) const {
     std::string ranks;
-    for (int32_t rank = above_ + 1; rank < place_.size; ++rank)
+    for (int32_t rank = above_ + 1; rank < identity_.size; ++rank)
       if (!sockets[static_cast<size_t>(rank)].opened())
         ranks += concatenate(ranks.empty() ? "" : ", ", rank);
     return Status::error(PERSEID_TIMEOUT, "these ranks did not come to the rendezvous before the ",
@@ -140,7 +141,7 @@ class Reception {
   }
 
   const Listener& listener_;
-  const Place& place_;
+  const RankIdentity& identity_;
   const int32_t above_;
   const bool at_rendezvous_;
   std::list<Stranger> strangers_;
@@ -162,11 +163,11 @@ Status introduce(const Descriptor& socket, const Hello& hello, FrameType type,
 }
 
 // Every rank listens, and all addresses are known.
-Status connect_all(const Place& place, const Listener& listener,
+Status connect_all(const RankIdentity& identity, const Listener& listener,
                    const std::vector<std::string>& addresses, Clock::time_point deadline,
                    std::vector<Descriptor>* sockets) {
-  const Hello hello{place.token, place.rank, place.size, ""};
-  for (int32_t rank = 0; rank < place.rank; ++rank) {
+  const Hello hello{identity.token, identity.rank, identity.size, ""};
+  for (int32_t rank = 0; rank < identity.rank; ++rank) {
     Descriptor& socket = (*sockets)[static_cast<size_t>(rank)];
     Status status = connect(addresses[static_cast<size_t>(rank)], deadline, &socket);
     Frame answer;
@@ -175,8 +176,8 @@ Status connect_all(const Place& place, const Listener& listener,
   }
   std::vector<std::string> ignored(addresses.size());
   Status status =
-      Reception(listener, place, place.rank, false).collect(deadline, sockets, &ignored);
-  for (int32_t rank = place.rank + 1; status.ok() && rank < place.size; ++rank)
+      Reception(listener, identity, identity.rank, false).collect(deadline, sockets, &ignored);
+  for (int32_t rank = identity.rank + 1; status.ok() && rank < identity.size; ++rank)
     send_frame((*sockets)[static_cast<size_t>(rank)], {FrameType::kWelcome, 0, ""}, deadline);
   return status;
 }
@@ -262,7 +263,7 @@ Status meet_at(const std::string& at, int32_t rank, int32_t size, const AllGathe
   struct Card {  // what goes through the callback
     char address[64] = {}, token[64] = {};
   };
-  Place place{rank, size, "", rank == 0 ? random_token() : ""};
+  RankIdentity identity{rank, size, "", rank == 0 ? random_token() : ""};
   std::optional<PrivateFolder> folder;
   Listener listener;
   Status status;
@@ -276,7 +277,7 @@ Status meet_at(const std::string& at, int32_t rank, int32_t size, const AllGathe
   // A rank that has no address says so, lest the others wait for it.
   Card mine;
   std::memcpy(mine.address, listener.address().data(), listener.address().size());
-  std::memcpy(mine.token, place.token.data(), place.token.size());
+  std::memcpy(mine.token, identity.token.data(), identity.token.size());
   std::vector<Card> cards(static_cast<size_t>(size));
   if (!all_gather(&mine, sizeof mine, cards.data())) return callback_failed();
   if (!status.ok()) return status;
@@ -289,12 +290,13 @@ Status meet_at(const std::string& at, int32_t rank, int32_t size, const AllGathe
           " has no address to be reached at; is its /tmp writable, or, on several ",
           "hosts, PERSEID_ADDRESS an address of its host?");
   }
-  place.token.assign(cards[0].token, strnlen(cards[0].token, sizeof cards[0].token));
-  return connect_all(place, listener, addresses, deadline, sockets);
+  identity.token.assign(cards[0].token, strnlen(cards[0].token, sizeof cards[0].token));
+  return connect_all(identity, listener, addresses, deadline, sockets);
 }
 
 // Ranks of one host go on by Unix sockets, which carry descriptors of memory.
-Status leave_tcp(const Place& place, Clock::time_point deadline, std::vector<Descriptor>* sockets) {
+Status leave_tcp(const RankIdentity& identity, Clock::time_point deadline,
+                 std::vector<Descriptor>* sockets) {
   const AllGather all_gather = [&](const void* mine, size_t bytes, void* all) {
     const Frame own{FrameType::kMessage, 0, std::string(static_cast<const char*>(mine), bytes)};
     for (const Descriptor& socket : *sockets)
@@ -310,11 +312,11 @@ Status leave_tcp(const Place& place, Clock::time_point deadline, std::vector<Des
   };
   bool one = false;
   const bool tcp_only = names_host() || !shares_memory_of_environment();
-  if (!find_hosts(place.size, all_gather, tcp_only, &one))
+  if (!find_hosts(identity.size, all_gather, tcp_only, &one))
     return Status::error(PERSEID_PEER_LOST, "a rank was lost, or silent, at the rendezvous");
   if (!one) return {};
   std::vector<Descriptor> local(sockets->size());
-  Status status = meet_at("", place.rank, place.size, all_gather, deadline, &local);
+  Status status = meet_at("", identity.rank, identity.size, all_gather, deadline, &local);
   if (status.ok()) *sockets = std::move(local);
   return status;
 }
@@ -336,17 +338,18 @@ Status meet_on_host(int32_t rank, int32_t size, const AllGather& all_gather,
   return meet_at("", rank, size, all_gather, deadline, sockets);
 }
 
-Status meet(const Place& place, Clock::time_point deadline, std::vector<Descriptor>* sockets) {
+Status meet(const RankIdentity& identity, Clock::time_point deadline,
+            std::vector<Descriptor>* sockets) {
   sockets->clear();
-  sockets->resize(static_cast<size_t>(place.size));
-  if (place.size == 1) return {};
-  const bool is_unix = place.rendezvous.starts_with(kUnix);
+  sockets->resize(static_cast<size_t>(identity.size));
+  if (identity.size == 1) return {};
+  const bool is_unix = identity.rendezvous.starts_with(kUnix);
   Listener listener;
-  std::vector<std::string> addresses(static_cast<size_t>(place.size));
-  if (place.rank == 0) {
-    if (Status status = Listener::open(place.rendezvous, &listener); !status.ok()) return status;
-    std::vector<Descriptor> waiting(static_cast<size_t>(place.size));
-    Status status = Reception(listener, place, 0, true).collect(deadline, &waiting, &addresses);
+  std::vector<std::string> addresses(static_cast<size_t>(identity.size));
+  if (identity.rank == 0) {
+    if (Status status = Listener::open(identity.rendezvous, &listener); !status.ok()) return status;
+    std::vector<Descriptor> waiting(static_cast<size_t>(identity.size));
+    Status status = Reception(listener, identity, 0, true).collect(deadline, &waiting, &addresses);
     addresses[0] = listener.address();
     const std::string all = encode_addresses(addresses);
     for (size_t rank = 1; rank < waiting.size(); ++rank) {
@@ -357,25 +360,27 @@ Status meet(const Place& place, Clock::time_point deadline, std::vector<Descript
         refuse(waiting[rank], status.sentence());
       }
     }
-    if (status.ok()) status = connect_all(place, listener, addresses, deadline, sockets);
-    return status.ok() && !is_unix ? leave_tcp(place, deadline, sockets) : status;
+    if (status.ok()) status = connect_all(identity, listener, addresses, deadline, sockets);
+    return status.ok() && !is_unix ? leave_tcp(identity, deadline, sockets) : status;
   }
   Descriptor rendezvous;
   Status status;
-  if (is_unix) status = Listener::open(concatenate(place.rendezvous, ".", place.rank), &listener);
-  if (status.ok()) status = connect(place.rendezvous, deadline, &rendezvous);
+  if (is_unix)
+    status = Listener::open(concatenate(identity.rendezvous, ".", identity.rank), &listener);
+  if (status.ok()) status = connect(identity.rendezvous, deadline, &rendezvous);
   if (status.ok() && !is_unix) status = Listener::open(local_address(rendezvous), &listener);
   Frame answer;
   if (status.ok())
-    status = introduce(rendezvous, {place.token, place.rank, place.size, listener.address()},
-                       FrameType::kAddresses, deadline, &answer);
+    status =
+        introduce(rendezvous, {identity.token, identity.rank, identity.size, listener.address()},
+                  FrameType::kAddresses, deadline, &answer);
   if (!status.ok()) return status;
-  const auto all = decode_addresses(answer.payload, place.size);
+  const auto all = decode_addresses(answer.payload, identity.size);
   if (!all)
-    return Status::error(PERSEID_PEER_LOST, "the rendezvous answered rank ", place.rank,
-                         " with something else than ", place.size, " addresses");
-  status = connect_all(place, listener, *all, deadline, sockets);
-  return status.ok() && !is_unix ? leave_tcp(place, deadline, sockets) : status;
+    return Status::error(PERSEID_PEER_LOST, "the rendezvous answered rank ", identity.rank,
+                         " with something else than ", identity.size, " addresses");
+  status = connect_all(identity, listener, *all, deadline, sockets);
+  return status.ok() && !is_unix ? leave_tcp(identity, deadline, sockets) : status;
 }
 
 Status meet(int32_t rank, int32_t size, const std::string& address, const AllGather& all_gather,
