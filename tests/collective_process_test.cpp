@@ -18,6 +18,7 @@
 #include <iterator>
 #include <memory>
 
+#include "collective/rendezvous.hpp"
 #include "group_processes.hpp"
 
 namespace {
@@ -102,6 +103,90 @@ TEST_F(Processes, RefuseAStranger) {
   board_->go = true;
   for (const int code : join()) EXPECT_EQ(code, 0);
   for (const int number : sockets) close(number);
+}
+
+// More connections than may wait, of which none says anything. Rank 0 does not spin meanwhile.
+TEST_F(Processes, ComePastACrowdOfSilentStrangers) {
+  start(2, [&](int32_t rank) {
+    if (rank == 1)
+      while (!board_->go) usleep(1000);
+    const int64_t start_at = now();
+    const Group group(place(rank, 2));
+    rusage used{};
+    getrusage(RUSAGE_SELF, &used);
+    const double busy = static_cast<double>(used.ru_utime.tv_sec + used.ru_stime.tv_sec) +
+                        static_cast<double>(used.ru_utime.tv_usec + used.ru_stime.tv_usec) * 1e-6;
+    if (busy > 0.5) fprintf(stderr, "rank %d: %.2f s of CPU\n", rank, busy);
+    group.barrier();
+    return busy < 0.5 && (rank == 0 || since(start_at) < 2);
+  });
+  while (!std::filesystem::exists(path())) usleep(1000);
+  sockaddr_un name{};
+  name.sun_family = AF_UNIX;
+  path().copy(name.sun_path, sizeof name.sun_path - 1);
+  std::vector<int> sockets(130);
+  for (int& number : sockets) {
+    number = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    // Rank 0 may not listen yet.
+    while (connect(number, reinterpret_cast<sockaddr*>(&name), sizeof name) != 0)
+      ASSERT_EQ(errno, ECONNREFUSED);
+  }
+  usleep(1'000'000);
+  board_->go = true;
+  for (const int code : join()) EXPECT_EQ(code, 0);
+  for (const int number : sockets) close(number);
+}
+
+// A rank that dies as it meets the others is started again: its socket is left over, and rank 0 may
+// have heard of it.
+TEST_F(Processes, MeetAgainAfterOneHasDied) {
+  for (const int32_t dies : {0, 1, 2}) {
+    renew();
+    const auto meets = [&](int32_t rank) {
+      const Group group(place(rank, 3));
+      group.barrier();
+      return true;
+    };
+    const std::string socket = path() + (dies == 0 ? "" : "." + std::to_string(dies));
+    start(1, [&](int32_t) { return meets(dies); });
+    while (!std::filesystem::exists(socket)) usleep(1000);
+    if (dies == 2) {
+      start(1, meets);  // rank 0
+      usleep(200'000);
+    }
+    kill(children_[0], SIGKILL);
+    waitpid(children_[0], nullptr, 0);
+    children_.erase(children_.begin());
+    EXPECT_TRUE(std::filesystem::exists(socket));
+    for (const int32_t rank : {0, 1, 2})
+      if (dies != 2 || rank != 0) start(1, [&](int32_t) { return meets(rank); });
+    for (const int code : join()) EXPECT_EQ(code, 0) << dies;
+    EXPECT_FALSE(std::filesystem::exists(socket));
+  }
+}
+
+// What is no socket, or one that somebody listens at.
+TEST_F(Processes, TakeNoFileThatIsInUse) {
+  const auto refused = [&](int32_t) {
+    const Ended end = ended([&] { const Group group(place(0, 2)); });
+    return end.status == PERSEID_IO_ERROR &&
+           end.sentence.find("is another group there") != std::string::npos;
+  };
+  std::ofstream(path()) << "mine";
+  start(1, refused);
+  EXPECT_EQ(join()[0], 0);
+  EXPECT_EQ(std::filesystem::file_size(path()), 4u);
+  std::filesystem::remove(path());
+  const auto meets = [&](int32_t rank) {
+    const Group group(place(rank, 2));
+    return true;
+  };
+  start(1, meets);
+  while (!std::filesystem::exists(path())) usleep(1000);
+  start(1, refused);
+  usleep(100'000);
+  start(1, [&](int32_t) { return meets(1); });
+  for (const int code : join()) EXPECT_EQ(code, 0);
 }
 
 TEST_F(Processes, RefuseAStrangerByTcp) {
@@ -206,6 +291,28 @@ TEST_F(Processes, SayWhoDidNotCome) {
   EXPECT_EQ(join()[0], 0);
 }
 
+// One that has met the others, but does not open the group with them.
+TEST_F(Processes, SayWhoseMemoryDidNotCome) {
+  namespace collective = perseid::internal::collective;
+  start(2, [&](int32_t rank) {
+    GroupOptions options = place(rank, 2);
+    options.deadline = 500ms;
+    if (rank == 1) {
+      std::vector<perseid::internal::Descriptor> sockets;
+      const auto met = collective::meet({rank, 2, options.rendezvous, options.token},
+                                        Clock::now() + 10s, &sockets);
+      while (board_->ready < 1) usleep(1000);
+      return met.ok();
+    }
+    const Ended end = ended([&] { const Group group(options); });
+    ++board_->ready;
+    if (end.status != PERSEID_TIMEOUT) fprintf(stderr, "%s\n", end.sentence.c_str());
+    return end.status == PERSEID_TIMEOUT && end.seconds < 2 &&
+           end.sentence.find("rank 1 has not taken part within 500 ms") != std::string::npos;
+  });
+  for (const int code : join()) EXPECT_EQ(code, 0);
+}
+
 TEST_F(Processes, AgreeOnTheirNumber) {
   start(2, [&](int32_t rank) {
     const Ended end = ended([&] { const Group group(place(rank, 2 + rank)); });
@@ -299,19 +406,44 @@ TEST_F(Processes, SayWhatTheEnvironmentLacks) {
           "PERSEID_TRANSPORT is \"bogus\", expected mpi, sockets or nccl");
 }
 
+// An all-gather of three ranks by pipes: everyone writes to everyone.
+class Pipes {
+ public:
+  Pipes() {
+    for (auto& row : pipes_)
+      for (auto& pair : row) EXPECT_EQ(pipe(pair), 0);
+  }
+  ~Pipes() {
+    for (auto& row : pipes_)
+      for (auto& pair : row) close(pair[0]), close(pair[1]);
+  }
+  Pipes(const Pipes&) = delete;
+  Pipes& operator=(const Pipes&) = delete;
+
+  bool pass(int32_t rank, const void* mine, size_t bytes, void* all) const {
+    const auto count = static_cast<ssize_t>(bytes);
+    for (int to = 0; to < 3; ++to)
+      if (write(pipes_[rank][to][1], mine, bytes) != count) return false;
+    for (int from = 0; from < 3; ++from)
+      if (read(pipes_[from][rank][0], static_cast<char*>(all) + from * count, bytes) != count)
+        return false;
+    return true;
+  }
+
+ private:
+  int pipes_[3][3][2];
+};
+
 TEST_F(Processes, MeetByACallback) {
-  // An all-gather by pipes: everyone writes to everyone.
-  int pipes[3][3][2];
-  for (auto& row : pipes)
-    for (auto& pair : row) ASSERT_EQ(pipe(pair), 0);
+  const Pipes pipes;
   struct State {
     int32_t rank;
-    int (*pipes)[3][2];
+    const Pipes* pipes;
   };
   // Rank and size are given, or those of mpirun, whose MPI is not asked.
   for (const bool by_mpirun : {false, true}) {
     start(3, [&](int32_t rank) {
-      State state{rank, pipes};
+      State state{rank, &pipes};
       auto options = perseid::detail::sized<perseid_group_options>();
       options.rank = rank;
       options.size = by_mpirun ? 0 : 3;
@@ -323,14 +455,7 @@ TEST_F(Processes, MeetByACallback) {
       options.user = &state;
       options.all_gather = [](void* user, const void* mine, size_t bytes, void* all) {
         const auto* of = static_cast<const State*>(user);
-        const auto count = static_cast<ssize_t>(bytes);
-        for (int to = 0; to < 3; ++to)
-          if (write(of->pipes[of->rank][to][1], mine, bytes) != count) return 1;
-        for (int from = 0; from < 3; ++from)
-          if (read(of->pipes[from][of->rank][0], static_cast<char*>(all) + from * count, bytes) !=
-              count)
-            return 1;
-        return 0;
+        return of->pipes->pass(of->rank, mine, bytes, all) ? 0 : 1;
       };
       perseid_group_t group = nullptr;
       if (perseid_group_create(&options, &group) != PERSEID_OK) return false;
@@ -341,8 +466,27 @@ TEST_F(Processes, MeetByACallback) {
     });
     for (const int code : join()) EXPECT_EQ(code, 0);
   }
-  for (auto& row : pipes)
-    for (auto& pair : row) close(pair[0]), close(pair[1]);
+}
+
+TEST_F(Processes, MeetByAFunction) {
+  const Pipes pipes;
+  start(3, [&](int32_t rank) {
+    const auto pass = [&](const void* mine, size_t bytes, void* all) {
+      if (!pipes.pass(rank, mine, bytes, all)) throw std::runtime_error("no pipe");
+    };
+    const Group group({.rank = rank, .size = 3, .all_gather = pass});
+    const Context context = Context::cpu(1);
+    const bool right = Products(context, group).once() && group.rank() == rank;
+    const Ended end = ended([&] {
+      const Group none({.rank = 0, .size = 2, .all_gather = [](const void*, size_t, void*) {
+                          throw std::runtime_error("never seen");
+                        }});
+    });
+    group.barrier();
+    return right && end.status == PERSEID_PEER_LOST &&
+           end.sentence.find("the caller's all-gather failed") != std::string::npos;
+  });
+  for (const int code : join()) EXPECT_EQ(code, 0);
 }
 
 }  // namespace

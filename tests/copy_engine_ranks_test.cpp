@@ -97,6 +97,37 @@ TEST_F(CopyEngineRanks, FailTogetherWhereOneCannotTakePart) {
   EXPECT_EQ(join(), std::vector<int>(2, 0));
 }
 
+// Longer than a time can be. A kernel waits a little longer than that.
+TEST_F(CopyEngineRanks, WaitForEverWhereTheyMay) {
+  start(2, [&](int32_t rank) {
+    const Member member(rank, 2);
+    Gathering gathering(member, 1);
+    const Operation operation("all-gather", UINT64_MAX);
+    if (rank == 1) usleep(200'000);
+    const Status status = outcome_of(member, gathering.execute(operation, 1, waits(gathering, 1)));
+    if (!status.ok()) fprintf(stderr, "rank %d: %s\n", rank, status.sentence().c_str());
+    return status.ok() && gathering.arrival().deadline_ns > operation.deadline_ns &&
+           operation.deadline_ns > uint64_t{1} << 61;
+  });
+  EXPECT_EQ(join(), std::vector<int>(2, 0));
+}
+
+TEST_F(CopyEngineRanks, HaveOneGpuEach) {
+  start(2, [&](int32_t rank) {
+    setenv("FAKE_GPUS", "2", 1);
+    Member member(rank, 2);
+    if (!gathers(member, 1)) return false;
+    std::shared_ptr<const dispatch::Device> other;
+    Status status = dispatch::open_cuda(rank, {}, &other);
+    if (!status.ok()) return false;
+    GpuRank* own = nullptr;
+    status = GpuRank::of(*member.group, Operation("plan", kDeadline), other->gpu, &own);
+    return status.code() == PERSEID_UNSUPPORTED && status.sentence().starts_with("rank 1: ") &&
+           own == nullptr && gathers(member, 1);
+  });
+  EXPECT_EQ(join(), std::vector<int>(2, 0));
+}
+
 // A rank that has ended one operation gets the data of the next one before it begins that.
 TEST_F(CopyEngineRanks, SendToOneThatHasNotBegun) {
   start(3, [&](int32_t rank) {
@@ -121,6 +152,33 @@ TEST_F(CopyEngineRanks, SendToOneThatHasNotBegun) {
     return true;
   });
   EXPECT_EQ(join(), std::vector<int>(3, 0));
+}
+
+// The stream waits for work of the caller before the first of more operations than may be in
+// flight.
+TEST_F(CopyEngineRanks, WaitForRoomUntilTheDeadline) {
+  start(1, [&](int32_t) {
+    const Member member(0, 1);
+    Gathering gathering(member, 1);
+    std::atomic<bool> go{false};
+    launch(nullptr, [&] {
+      while (!go) usleep(100);
+    });
+    Status status;
+    for (uint32_t epoch = 1; status.ok() && epoch <= 256; ++epoch)
+      status = gathering.execute(Operation("all-gather", kDeadline), epoch, [] {});
+    const Clock::time_point start = Clock::now();
+    bool refused = status.ok();
+    for (int repeat = 0; repeat < 2; ++repeat) {
+      status = gathering.execute(Operation("all-gather", 300'000'000), 257, [] {});
+      refused = refused && status.code() == PERSEID_TIMEOUT;
+      if (!refused) fprintf(stderr, "got: %s\n", status.sentence().c_str());
+    }
+    const auto waited = Clock::now() - start;
+    go = true;
+    return refused && waited > 250ms && waited < 2s && ended(member);
+  });
+  EXPECT_EQ(join(), std::vector<int>(1, 0));
 }
 
 // One that does not begin, and one whose operation does not end: the others wait for its word.
@@ -150,6 +208,29 @@ TEST_F(CopyEngineRanks, NameTheOneThatIsSilent) {
     });
     EXPECT_EQ(join(), std::vector<int>(3, 0)) << silent << begins;
   }
+}
+
+// A kernel reports the end of its wait before the thread has looked, as where the process was
+// stopped, and the plan goes before the stream is synchronized.
+TEST_F(CopyEngineRanks, ReadReportsBeforeThePlanGoes) {
+  start(2, [&](int32_t rank) {
+    const Member member(rank, 2);
+    auto gathering = std::make_unique<Gathering>(member, 1);
+    const Operation operation("all-gather", kDeadline);
+    std::atomic<perseid_wait_record*> report{nullptr};
+    Status status = gathering->execute(operation, 1, [&, arrive = waits(*gathering, 1)] {
+      while (report == nullptr) usleep(100);
+      arrive();
+      if (rank == 0) __atomic_store_n(&report.load()->status, PERSEID_TIMEOUT, __ATOMIC_RELEASE);
+    });
+    report = gathering->arrival().record;
+    if (!have_looked(*member.group)) return false;
+    gathering.reset();
+    const bool known = rank == 1 || member.group->failed() >= 0;
+    status = outcome_of(member, std::move(status));
+    return known && (rank == 1 || status.code() == PERSEID_TIMEOUT);
+  });
+  EXPECT_EQ(join(), std::vector<int>(2, 0));
 }
 
 TEST_F(CopyEngineRanks, EndWithoutOneThatDies) {

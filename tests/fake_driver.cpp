@@ -208,7 +208,10 @@ int cuGetErrorString(int, const char** text) {
   *text = "a fault that was asked for";
   return 0;
 }
-int cuDeviceGetCount(int* count) { return says("cuDeviceGetCount", count, 1); }
+int cuDeviceGetCount(int* count) {
+  const char* const asked = std::getenv("FAKE_GPUS");
+  return says("cuDeviceGetCount", count, asked == nullptr ? 1 : std::atoi(asked));
+}
 int cuDeviceGet(int* device, int) { return says("cuDeviceGet", device, 0); }
 int cuDeviceGetName(char* name, int size, int) {
   std::strncpy(name, "Fake", static_cast<size_t>(size));

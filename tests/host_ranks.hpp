@@ -27,13 +27,13 @@ struct Member {
 
   Member(int32_t rank, int32_t size, int32_t gpu = 0, const Group::Options& options = {}) {
     const Operation operation("group", kDeadline);
-    const Place place{
+    const RankIdentity identity{
         rank, size, "unix:" + testing::TempDir() + "hosts" + std::to_string(getppid()), "a secret"};
     std::vector<Descriptor> sockets;
-    Status status = meet(place, operation.deadline, &sockets);
+    Status status = meet(identity, operation.deadline, &sockets);
     if (status.ok())
-      status = Group::open(std::make_shared<Mesh>(rank, std::move(sockets), nullptr),
-                           operation.deadline, options, &group);
+      status = Group::open(std::make_shared<Mesh>(rank, std::move(sockets), nullptr), operation,
+                           options, &group);
     if (status.ok()) status = dispatch::open_cuda(gpu, {}, &device);
     if (!status.ok()) throw std::runtime_error(status.sentence());
   }

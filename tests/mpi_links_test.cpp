@@ -218,6 +218,24 @@ TEST(MpiLinks, CarryRowsBeforeTheirSignal) {
   EXPECT_EQ(disconnected, kRanks);
 }
 
+TEST(MpiLinks, AnswerThreadsThatAskAtATime) {
+  const Ranks ranks;
+  for (uint32_t word = 0; word < 64; ++word) cpu::set_signal(ranks.all[1]->word(word), 100 + word);
+  std::vector<std::thread> threads;
+  for (uint32_t first : {0, 16, 32})
+    threads.emplace_back([&, first] {
+      for (uint32_t i = 0; i < 200; ++i) {
+        uint32_t got[2] = {};
+        const uint32_t word = first + i % 16;
+        ASSERT_TRUE(
+            ranks.all[0]->puts->get(1, {0, 1, 4 * word}, sizeof got, Clock::now() + 5s, got));
+        ASSERT_EQ(got[0], 100 + word);
+        ASSERT_EQ(got[1], 101 + word);
+      }
+    });
+  for (std::thread& thread : threads) thread.join();
+}
+
 TEST(MpiLinks, ReportARankThatMpiHasLost) {
   Ranks ranks;
   {

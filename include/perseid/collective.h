@@ -90,7 +90,7 @@ typedef struct perseid_group_info {
   uint32_t struct_size; /**< sizeof(perseid_group_info) */
   int32_t rank;         /**< this one */
   int32_t size;         /**< how many there are */
-  int32_t first_rank;   /**< what this rank was before the group was shrunk */
+  int32_t first_rank;   /**< what it was in the group that was opened, before any shrink */
   int32_t failed_rank;  /**< who made the group fail; -1: it has not failed */
   uint32_t generation;  /**< how often it was shrunk, or more */
 } perseid_group_info;

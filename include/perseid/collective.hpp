@@ -9,6 +9,7 @@
 #include <array>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -38,6 +39,9 @@ struct GroupOptions {
   std::string rendezvous = {};           ///< "unix:PATH" or "tcp:HOST:PORT"
   std::string token = {};                ///< a secret that all ranks know; needed for TCP
   std::chrono::nanoseconds deadline{0};  ///< by when all must have come; 0: 30 s
+  /// Instead of a rendezvous: gives every rank what each brings, as perseid_all_gather_fn does.
+  /// Where it throws, the group is not opened: PEER_LOST.
+  std::function<void(const void* mine, size_t bytes, void* all)> all_gather = {};
 };
 
 /// One rank's membership in a group. Deadlines of 0 are 30 s; a call that ends without a rank
@@ -53,6 +57,18 @@ class Group {
     given.rendezvous = options.rendezvous.c_str();
     given.token = options.token.c_str();
     given.deadline_ns = detail::nanoseconds(options.deadline);
+    auto all_gather = options.all_gather;
+    if (all_gather) {
+      given.user = &all_gather;
+      given.all_gather = [](void* user, const void* mine, size_t bytes, void* all) {
+        try {
+          (*static_cast<decltype(all_gather)*>(user))(mine, bytes, all);
+          return 0;
+        } catch (...) {  // none may pass the C interface
+          return 1;
+        }
+      };
+    }
     perseid_group_t handle = nullptr;
     detail::check(perseid_group_create(&given, &handle));
     handle_.reset(handle);

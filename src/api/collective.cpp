@@ -47,31 +47,32 @@ using collective::Operation;
 
 Status create(const perseid_group_options& options, std::shared_ptr<Group>* group) {
   const Operation operation("group", options.deadline_ns);
-  collective::Place place{options.rank, options.size,
-                          options.rendezvous == nullptr ? "" : options.rendezvous,
-                          options.token == nullptr ? "" : options.token};
+  collective::RankIdentity identity{options.rank, options.size,
+                                    options.rendezvous == nullptr ? "" : options.rendezvous,
+                                    options.token == nullptr ? "" : options.token};
   Status status = collective::check_environment();
   const bool by_callback = options.all_gather != nullptr;
   if (status.ok() && options.size == 0)
-    status = collective::place_of_environment(!by_callback, &place);
-  const bool by_mpi = place.rendezvous.starts_with(collective::kMpiRendezvous);
-  if (status.ok() && !by_mpi) status = collective::check_place(place);
+    status = collective::identity_of_environment(!by_callback, &identity);
+  const bool by_mpi = identity.rendezvous.starts_with(collective::kMpiRendezvous);
+  if (status.ok() && !by_mpi) status = collective::check_identity(identity);
   if (!status.ok()) return status;
   std::vector<Descriptor> sockets;
   Group::Options group_options;
   if (by_mpi) {
-    status = collective::meet_by_mpi(&place, operation.deadline, &sockets, &group_options.mpi);
+    status = collective::meet_by_mpi(&identity, operation.deadline, &sockets, &group_options.mpi);
   } else if (by_callback) {
     const collective::AllGather all_gather = [&](const void* mine, size_t bytes, void* all) {
       return options.all_gather(options.user, mine, bytes, all) == 0;
     };
-    status = collective::meet(place.rank, place.size, "", all_gather, operation.deadline, &sockets);
+    status = collective::meet(identity.rank, identity.size, "", all_gather, operation.deadline,
+                              &sockets);
   } else {
-    status = collective::meet(place, operation.deadline, &sockets);
+    status = collective::meet(identity, operation.deadline, &sockets);
   }
   if (!status.ok()) return status;
-  return Group::open(std::make_shared<collective::Mesh>(place.rank, std::move(sockets), nullptr),
-                     operation.deadline, group_options, group);
+  return Group::open(std::make_shared<collective::Mesh>(identity.rank, std::move(sockets), nullptr),
+                     operation, group_options, group);
 }
 
 perseid_group_t handle_of(std::shared_ptr<Group> group) {

@@ -32,7 +32,7 @@ void ContextAttentionPlan::find_readers(const perseid_attention_desc& desc) {
       const int64_t end = visible_keys(problem, row + piece - 1, rows, shards_.extent()).end;
       for (size_t chunk = 0; chunk < count; ++chunk)
         if (chunks_->begin[chunk] < end && begin < chunks_->begin[chunk + 1])
-          readers_[chunk] |= uint64_t{1} << rank;
+          readers_[chunk] |= bit(rank);
     }
   }
 }

@@ -12,6 +12,7 @@
 // What a rank sums in place it reads with its multiprocessors, in the memory of the other ranks.
 #include <algorithm>
 
+#include "base/align.hpp"
 #include "collective/gpu_rank.hpp"
 #include "collective/transport.hpp"
 #include "cuda/runtime/memory.hpp"
@@ -26,7 +27,7 @@ constexpr uint32_t kAhead = 1 << 30;
 // Chunks are signalled together up to so many bytes, which take as long as a copy's latency.
 constexpr int64_t kSentTogether = 4 << 20;
 
-size_t aligned(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+size_t aligned(size_t bytes) { return align_up(bytes, kAlignment); }
 
 // Elements [from, to) of the extent of a tensor [outer, extent, inner].
 Tensor slice(Tensor tensor, int64_t from, int64_t to) {

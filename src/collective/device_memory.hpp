@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "base/align.hpp"
 #include "cuda/runtime/memory.hpp"
 
 namespace perseid::internal::collective {
@@ -19,7 +20,7 @@ class DeviceMemory {
   DeviceMemory(const DeviceMemory&) = delete;
   DeviceMemory& operator=(const DeviceMemory&) = delete;
 
-  static size_t aligned(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+  static size_t aligned(size_t bytes) { return align_up(bytes, kAlignment); }
 
   Status make(std::shared_ptr<const cuda::Gpu> gpu, size_t words, size_t bytes) {
     gpu_ = std::move(gpu);

@@ -62,27 +62,27 @@ Status private_folder(std::string* path) {
 
 // mpirun tells ranks nothing but a name of the job, which is enough on one host; MPI is needed for
 // several.
-Status rendezvous_of_openmpi(Place* place) {
+Status rendezvous_of_openmpi(RankIdentity* identity) {
   const std::string job = variable("PMIX_NAMESPACE");
   if (job.empty() || job.find('/') != std::string::npos ||
       variable("OMPI_COMM_WORLD_LOCAL_SIZE") != variable("OMPI_COMM_WORLD_SIZE")) {
-    place->rendezvous = "mpi:openmpi";
+    identity->rendezvous = "mpi:openmpi";
     return {};
   }
   std::string folder;
   if (Status status = private_folder(&folder); !status.ok()) return status;
-  place->rendezvous = concatenate("unix:", folder, "/", job);
+  identity->rendezvous = concatenate("unix:", folder, "/", job);
   return {};
 }
 
 // torchrun's own store is at the port.
-Status rendezvous_of_torchrun(Place* place) {
+Status rendezvous_of_torchrun(RankIdentity* identity) {
   int32_t port = 0;
   if (Status status = read_number("MASTER_PORT", 1, 65534, &port); !status.ok()) return status;
   const std::string host = variable("MASTER_ADDR");
-  place->rendezvous = host.find(':') == std::string::npos
-                          ? concatenate("tcp:", host, ":", port + 1)
-                          : concatenate("tcp:[", host, "]:", port + 1);
+  identity->rendezvous = host.find(':') == std::string::npos
+                             ? concatenate("tcp:", host, ":", port + 1)
+                             : concatenate("tcp:[", host, "]:", port + 1);
   return {};
 }
 
@@ -181,7 +181,7 @@ Status check_environment() {
 
 bool shares_memory_of_environment() { return variable("PERSEID_SHARED_MEMORY") != "0"; }
 
-Status place_of_environment(bool with_rendezvous, Place* place) {
+Status identity_of_environment(bool with_rendezvous, RankIdentity* identity) {
   const Launcher* launcher = nullptr;
   for (const Launcher& candidate : kLaunchers)
     if (launcher == nullptr && std::getenv(candidate.rank) != nullptr) launcher = &candidate;
@@ -190,39 +190,40 @@ Status place_of_environment(bool with_rendezvous, Place* place) {
                          "no ranks were started: PERSEID_RANK is not set; start the program with "
                          "perseid launch -n N -- PROGRAM, mpirun or torchrun, or set PERSEID_RANK, "
                          "PERSEID_WORLD_SIZE, PERSEID_RENDEZVOUS and PERSEID_TOKEN");
-  if (Status status = read_number(launcher->size, 1, kMostRanks, &place->size); !status.ok())
+  if (Status status = read_number(launcher->size, 1, kMostRanks, &identity->size); !status.ok())
     return status;
-  if (Status status = read_number(launcher->rank, 0, place->size - 1, &place->rank); !status.ok())
+  if (Status status = read_number(launcher->rank, 0, identity->size - 1, &identity->rank);
+      !status.ok())
     return status;
   if (!with_rendezvous) return {};
-  place->token = variable("PERSEID_TOKEN");
-  place->rendezvous = variable("PERSEID_RENDEZVOUS");
-  if (!place->rendezvous.empty() || place->size == 1) return {};
-  if (std::strcmp(launcher->name, "MPICH") == 0) place->rendezvous = "mpi:mpich";
-  if (!place->rendezvous.empty()) return {};
-  if (std::strcmp(launcher->name, "OpenMPI") == 0) return rendezvous_of_openmpi(place);
-  if (std::strcmp(launcher->name, "torchrun") == 0) return rendezvous_of_torchrun(place);
+  identity->token = variable("PERSEID_TOKEN");
+  identity->rendezvous = variable("PERSEID_RENDEZVOUS");
+  if (!identity->rendezvous.empty() || identity->size == 1) return {};
+  if (std::strcmp(launcher->name, "MPICH") == 0) identity->rendezvous = "mpi:mpich";
+  if (!identity->rendezvous.empty()) return {};
+  if (std::strcmp(launcher->name, "OpenMPI") == 0) return rendezvous_of_openmpi(identity);
+  if (std::strcmp(launcher->name, "torchrun") == 0) return rendezvous_of_torchrun(identity);
   return Status::error(PERSEID_INVALID_ARGUMENT,
                        "PERSEID_RENDEZVOUS is not set, expected unix:PATH or tcp:HOST:PORT, or "
                        "mpi:openmpi or mpi:mpich");
 }
 
-Status check_place(const Place& place) {
-  if (place.size < 1 || place.size > kMostRanks)
-    return Status::error(PERSEID_INVALID_ARGUMENT, "size is ", place.size, ", expected 1 to ",
+Status check_identity(const RankIdentity& identity) {
+  if (identity.size < 1 || identity.size > kMostRanks)
+    return Status::error(PERSEID_INVALID_ARGUMENT, "size is ", identity.size, ", expected 1 to ",
                          kMostRanks, " ranks");
-  if (place.rank < 0 || place.rank >= place.size)
-    return Status::error(PERSEID_INVALID_ARGUMENT, "rank is ", place.rank, ", expected 0 to ",
-                         place.size - 1);
-  if (place.token.size() > kLongestToken)
-    return Status::error(PERSEID_INVALID_ARGUMENT, "the token has ", place.token.size(),
+  if (identity.rank < 0 || identity.rank >= identity.size)
+    return Status::error(PERSEID_INVALID_ARGUMENT, "rank is ", identity.rank, ", expected 0 to ",
+                         identity.size - 1);
+  if (identity.token.size() > kLongestToken)
+    return Status::error(PERSEID_INVALID_ARGUMENT, "the token has ", identity.token.size(),
                          " bytes, expected at most ", kLongestToken);
   // A Unix socket is the user's alone; whoever reaches the host reaches a port.
-  if (place.size > 1 && place.rendezvous.starts_with("tcp:") && place.token.empty())
+  if (identity.size > 1 && identity.rendezvous.starts_with("tcp:") && identity.token.empty())
     return Status::error(PERSEID_INVALID_ARGUMENT,
                          "a rendezvous by TCP needs a token; set PERSEID_TOKEN to the same secret "
                          "on all ranks");
-  return place.rendezvous.starts_with("tcp:") ? check_port(place.rendezvous) : Status();
+  return identity.rendezvous.starts_with("tcp:") ? check_port(identity.rendezvous) : Status();
 }
 
 }  // namespace perseid::internal::collective

@@ -2,11 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "collective/gpu_rank.hpp"
 
-#include <pthread.h>
-
 #include <algorithm>
-#include <csignal>
 
+#include "base/blocked_signals.hpp"
 #include "collective/transport.hpp"
 #include "cuda/runtime/memory.hpp"
 #include "cuda/runtime/signals.hpp"
@@ -51,6 +49,9 @@ Status GpuRank::of(Group& group, const Operation& operation, std::shared_ptr<cud
   if (made == nullptr) {
     made.reset(new GpuRank(group, gpu));
     status = made->make(operation);
+  } else if (made->gpu_->facts().index != gpu->facts().index) {
+    status = Status::error(PERSEID_UNSUPPORTED, operation.name, ": the group has plans on another ",
+                           "GPU; use one GPU for each rank of a group");
   }
   // Within an operation it would be too late: loading waits until none is in flight.
   if (status.ok()) status = cuda::prepare_waits(*gpu);
@@ -89,12 +90,8 @@ Status GpuRank::make(const Operation& operation) {
   gpu_->add_reachable(words_, sizeof *words_);
   gpu_->add_reachable(abort_word(), sizeof(uint32_t));
   gpu_->wait_reports().observers().add(this);
-  // The signals of the process are for its own threads.
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
+  const BlockedSignals blocked;
   thread_ = std::thread([this] { watch(); });
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
   return {};
 }
 
@@ -132,10 +129,17 @@ Status GpuRank::begin(const Operation& operation, const Work& work) {
   const cuda::Gpu::Current current(*gpu_);
   if (!current.status().ok()) return current.status();
   std::unique_lock lock(mutex_);
-  while (in_flight() >= kSlots) {
+  while (in_flight() >= kSlots && !out_of_step_) {
     if (failed_) return group_.failure(operation);
     changed_.wait_for(lock, kInterval);
+    out_of_step_ = in_flight() >= kSlots && Clock::now() >= operation.deadline;
   }
+  // The others count this operation. Those in flight end well.
+  if (out_of_step_)
+    return Status::error(PERSEID_TIMEOUT, operation.name, ": rank ", group_.rank(), ", this one, ",
+                         "has left out an operation, as ", kSlots, " were in flight until its ",
+                         "deadline; shrink the group to go on, and synchronize the stream more ",
+                         "often");
   const uint32_t number = ++submitted_;
   slot(number) = {.name = operation.name, .deadline_ns = operation.deadline_ns, .work = work};
   slot(number).work.parts_epoch = work.epoch;
@@ -244,6 +248,7 @@ void GpuRank::drain() {
     longest = std::max(longest, slot(number).deadline_ns);
   const auto end = cpu::deadline_after(longest) + kDraining;
   while (in_flight() > 0 && Clock::now() < end) changed_.wait_for(lock, kInterval);
+  read_reports();  // while there is what the slots point to
 }
 
 void GpuRank::acknowledge() {
@@ -252,8 +257,7 @@ void GpuRank::acknowledge() {
   {
     const std::lock_guard lock(mutex_);
     if (!failed_) return;
-    const uint32_t kept = std::min(submitted_ - first_, kSlots);
-    for (uint32_t number = submitted_ - kept + 1; number != submitted_ + 1; ++number) {
+    for (uint32_t number = submitted_ - kept() + 1; number != submitted_ + 1; ++number) {
       slot(number).reported = true;
       streams.push_back(slot(number).work.stream);
     }
@@ -416,23 +420,27 @@ Status GpuRank::failure(const Slot& slot) const {
       operation, slot.chunk < 0 ? "" : concatenate("; chunk ", slot.chunk, " has not arrived"));
 }
 
+// Of kernels whose waits have ended before the thread noticed, since the process was stopped.
+void GpuRank::read_reports() {
+  for (uint32_t number = submitted_ - kept() + 1; number != submitted_ + 1; ++number) {
+    Slot& each = slot(number);
+    const cuda::WaitReport& report = words_->reports[number % kSlots];
+    if (each.failed || __atomic_load_n(&report.status, __ATOMIC_ACQUIRE) == PERSEID_OK) continue;
+    const cuda::Gpu::Current current(*gpu_);
+    find_missing(each);
+    if (cpu::load_acquire(group_.abort()) == 0) group_.blame(silent_rank(number));
+    each.failed = true;
+    fail();
+  }
+}
+
 Status GpuRank::take(void* stream) {
   const std::lock_guard lock(mutex_);
-  const uint32_t kept = std::min(submitted_ - first_, kSlots);
+  read_reports();
   Status first;
-  for (uint32_t number = submitted_ - kept + 1; number != submitted_ + 1; ++number) {
+  for (uint32_t number = submitted_ - kept() + 1; number != submitted_ + 1; ++number) {
     Slot& each = slot(number);
-    if (each.reported || each.work.stream != stream) continue;
-    const cuda::WaitReport& report = words_->reports[number % kSlots];
-    if (!each.failed && __atomic_load_n(&report.status, __ATOMIC_ACQUIRE) != PERSEID_OK) {
-      // Its kernel has ended before the thread noticed.
-      const cuda::Gpu::Current current(*gpu_);
-      find_missing(each);
-      if (cpu::load_acquire(group_.abort()) == 0) group_.blame(silent_rank(number));
-      each.failed = true;
-      fail();
-    }
-    if (!each.failed) continue;
+    if (!each.failed || each.reported || each.work.stream != stream) continue;
     each.reported = true;
     if (!first.ok()) continue;
     first = failure(each);

@@ -38,7 +38,7 @@ namespace perseid::internal::collective {
 
 class GpuRank final : public cuda::StreamObserver {
  public:
-  // Collective. One GPU for each group and rank.
+  // Collective. One GPU for each group and rank: another one is refused.
   static Status of(Group& group, const Operation& operation, std::shared_ptr<cuda::Gpu> gpu,
                    GpuRank** rank);
   ~GpuRank() override;
@@ -68,7 +68,7 @@ class GpuRank final : public cuda::StreamObserver {
     uint32_t* watched = nullptr;            // words that the queue of a report waits for
     int64_t watched_count = 0;
   };
-  // Waits for room where more than kSlots operations are in flight. Nothing else waits.
+  // Waits for room where kSlots operations are in flight, until the deadline. Nothing else waits.
   Status begin(const Operation& operation, const Work& work);
   // Of the operation that has begun: words that its kernels set for the copy queue, and parts that
   // arrive besides the chunks, all with this epoch.
@@ -102,7 +102,7 @@ class GpuRank final : public cuda::StreamObserver {
   perseid_arrival arrival(const Operation& operation, const uint32_t* signals,
                           uint32_t epoch) const;
 
-  // Returns when no operation is in flight. Memory may be unmapped then.
+  // Returns when no operation is in flight. Memory may be unmapped then, and plans may go.
   void drain() override;
   Status take(void* stream) override;
   // Drains. The caller knows that what was in flight has failed: synchronisations do not return it.
@@ -146,6 +146,8 @@ class GpuRank final : public cuda::StreamObserver {
   uint32_t* begun_word(int32_t rank) const { return slab_->words(rank) + kMostRanks + 1; }
   uint32_t completed() const { return cpu::load_acquire(&words_->completed); }
   uint32_t in_flight() const { return submitted_ - completed(); }
+  // Of how many operations, up to the last one, there is a slot.
+  uint32_t kept() const { return std::min(submitted_ - first_, kSlots); }
 
   // With the mutex.
   void watch();
@@ -157,6 +159,7 @@ class GpuRank final : public cuda::StreamObserver {
   void tell_begun();
   void wake();
   void fail();
+  void read_reports();
   void find_missing(Slot& slot);
   void find_missing_part(Slot& slot);
   int32_t silent_rank(uint32_t number);
@@ -189,6 +192,7 @@ class GpuRank final : public cuda::StreamObserver {
   Clock::time_point since_;
   Clock::time_point aborted_;  // when NCCL was, long ago where it was before
   bool failed_ = false, ended_ = false;
+  bool out_of_step_ = false;         // the others may be in operations that this rank has not begun
   std::atomic<bool> asleep_{false};  // the thread, until it is woken
   std::thread thread_;
 };

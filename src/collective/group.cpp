@@ -15,6 +15,8 @@ namespace perseid::internal::collective {
 namespace {
 
 constexpr std::chrono::seconds kOpeningTime{2};
+// Longer ones would be negative as times. That of a kernel is somewhat longer.
+constexpr uint64_t kLongestDeadline = uint64_t{1} << 62;
 
 std::string milliseconds(uint64_t nanoseconds) {
   return concatenate(static_cast<double>(nanoseconds) / 1e6, " ms");
@@ -34,7 +36,7 @@ Status apart(const Operation& operation) {
 
 uint64_t mask_of(const std::vector<int32_t>& ranks) {
   uint64_t mask = 0;
-  for (const int32_t rank : ranks) mask |= uint64_t{1} << rank;
+  for (const int32_t rank : ranks) mask |= bit(rank);
   return mask;
 }
 
@@ -42,7 +44,7 @@ uint64_t mask_of(const std::vector<int32_t>& ranks) {
 
 Operation::Operation(const char* operation, uint64_t nanoseconds)
     : name(operation),
-      deadline_ns(op::deadline_or_default(nanoseconds)),
+      deadline_ns(std::min(op::deadline_or_default(nanoseconds), kLongestDeadline)),
       deadline(cpu::deadline_after(deadline_ns)) {}
 
 uint64_t Operation::time_left() const {
@@ -94,13 +96,11 @@ Status Group::open_slab(const Operation& operation) {
   return status;
 }
 
-Status Group::open(std::shared_ptr<Mesh> mesh, Clock::time_point deadline, const Options& options,
+Status Group::open(std::shared_ptr<Mesh> mesh, const Operation& operation, const Options& options,
                    std::shared_ptr<Group>* group) {
   std::vector<int32_t> members(static_cast<size_t>(mesh->size()));
   std::iota(members.begin(), members.end(), 0);
   std::shared_ptr<Group> made(new Group(std::move(mesh), std::move(members), 0, options));
-  Operation operation("group", 0);
-  operation.deadline = deadline;
   Status status = made->open_slab(operation);
   // The ranks have no memory in common.
   if (status.code() == PERSEID_UNSUPPORTED) {
@@ -254,7 +254,7 @@ Status Group::exchange(const Operation& operation, const Status& mine, const std
                             .take();
   if (payload.size() > kLargestMessage)
     return Status::error(PERSEID_UNSUPPORTED, operation.name, ": the message of ", payload.size(),
-                         " bytes is longer than ", kLargestMessage, "; use fewer chunks");
+                         " bytes is longer than ", kLargestMessage);
   const int sent = descriptor == nullptr ? -1 : descriptor->number();
   const Frame frame{sent < 0 ? FrameType::kMessage : FrameType::kSegment, generation_,
                     std::move(payload)};
@@ -377,8 +377,9 @@ Status Group::shrink(const Operation& operation, std::shared_ptr<Group>* survivo
   uint32_t generation = generation_;
   superseded_ = true;
   const bool failed = cpu::load_acquire(abort_) != 0;
+  Clock::time_point deadline = operation.deadline;
   for (;;) {
-    if (!mesh_->agree(members, generation, operation.deadline, &members, &generation))
+    if (!mesh_->agree(members, generation, deadline, &members, &generation))
       return Status::error(PERSEID_PEER_LOST, operation.name, ": the others went on without rank ",
                            rank_, "; open a new group");
     std::vector<int32_t> left;
@@ -390,6 +391,7 @@ Status Group::shrink(const Operation& operation, std::shared_ptr<Group>* survivo
     // Ranks that were missing have used up the deadline.
     Operation opening = operation;
     opening.deadline = std::max(operation.deadline, Clock::now() + kOpeningTime);
+    deadline = opening.deadline + kOpeningTime;  // of another round
     Status status = made->open_slab(opening);
     if (status.ok()) {
       *survivors = std::move(made);
@@ -401,8 +403,13 @@ Status Group::shrink(const Operation& operation, std::shared_ptr<Group>* survivo
       return {};
     }
     made->superseded_ = true;
-    // Another rank was lost meanwhile.
-    if (status.code() != PERSEID_PEER_LOST) return status;
+    // Another rank was lost meanwhile, or has fallen silent since it agreed.
+    const int32_t silent = made->failed();
+    if (status.code() == PERSEID_TIMEOUT && silent >= 0 && silent != made->rank()) {
+      mesh_->give_up(made->origin(silent));
+    } else if (status.code() != PERSEID_PEER_LOST) {
+      return status;
+    }
   }
 }
 
@@ -483,7 +490,7 @@ uint64_t Group::waiting() const {
   uint64_t ranks = 0;
   bool answers = true;
   for_each_other([&](int32_t rank) {
-    if (waited_for(rank, &answers) >= 0) ranks |= uint64_t{1} << rank;
+    if (waited_for(rank, &answers) >= 0) ranks |= bit(rank);
   });
   return ranks;
 }

@@ -62,7 +62,7 @@ class Group {
   };
 
   // Collective: of all ranks of the mesh.
-  static Status open(std::shared_ptr<Mesh> mesh, Clock::time_point deadline, const Options& options,
+  static Status open(std::shared_ptr<Mesh> mesh, const Operation& operation, const Options& options,
                      std::shared_ptr<Group>* group);
   // `size` groups at once, one for each thread of this process that is to be a rank.
   static Status open_threads(int32_t size, const Options& options,

@@ -8,7 +8,8 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <csignal>
+
+#include "base/blocked_signals.hpp"
 
 namespace perseid::internal::collective {
 namespace {
@@ -27,8 +28,6 @@ bool is_abort_value(uint32_t value) {
          failed_rank(value) < kMostRanks;
 }
 
-constexpr uint64_t bit(int32_t rank) { return uint64_t{1} << rank; }
-
 }  // namespace
 
 void set_abort(uint32_t* word, Failure failure, int32_t rank) {
@@ -46,12 +45,8 @@ Mesh::Mesh(int32_t rank, std::vector<Descriptor> sockets, std::shared_ptr<Thread
     peers_[r].socket = std::move(sockets[r]);
     peers_[r].lost = !peers_[r].socket.opened() && static_cast<int32_t>(r) != rank_;
   }
-  // The signals of the process are for its own threads.
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
+  const BlockedSignals blocked;
   thread_ = std::thread([this] { run(); });
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
 Mesh::~Mesh() {
@@ -216,10 +211,18 @@ Failure Mesh::take(int32_t from, uint32_t generation, Clock::time_point deadline
       if (wanted) return Failure::kNone;
     }
     if (peer.left) return Failure::kLeft;
-    if (peer.lost) return Failure::kLost;
+    if (peer.lost || is_left_behind(from, generation)) return Failure::kLost;
     if (changed_.wait_until(lock, deadline) == std::cv_status::timeout && Clock::now() >= deadline)
       return Failure::kSilent;
   }
+}
+
+// Whether another rank has proposed since to go on with this one, but without `rank`.
+bool Mesh::is_left_behind(int32_t rank, uint32_t generation) const {
+  return std::any_of(peers_.begin(), peers_.end(), [&](const Peer& peer) {
+    return (peer.proposed & bit(rank_)) != 0 && (peer.proposed & bit(rank)) == 0 && !peer.lost &&
+           static_cast<int32_t>(peer.proposed_generation - generation) > 0;
+  });
 }
 
 bool Mesh::agree(uint64_t members, uint32_t current, Clock::time_point deadline,

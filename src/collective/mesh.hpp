@@ -4,7 +4,7 @@
 // every frame, and finds out at once when a connection ends: it then sets the abort word of the
 // group, so that whoever works need not look at a socket.
 //
-// Ranks are numbered as when the group was opened; Channel knows those that are left.
+// Ranks are numbered as when the group was opened; Group knows those that are left.
 #pragma once
 
 #include <atomic>
@@ -96,6 +96,7 @@ class Mesh {
   void read(int32_t rank);
   void handle(int32_t rank, Frame frame);
   void lose(int32_t rank);
+  bool is_left_behind(int32_t rank, uint32_t generation) const;
   void raise(Failure failure, int32_t rank);
 
   const int32_t rank_;

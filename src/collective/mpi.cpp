@@ -63,9 +63,9 @@ Status load(const std::string& kind, const perseid_mpi_functions** mpi) {
 
 }  // namespace
 
-Status meet_by_mpi(Place* place, Clock::time_point deadline, std::vector<Descriptor>* sockets,
-                   const perseid_mpi_functions** mpi) {
-  if (Status status = load(place->rendezvous.substr(std::strlen(kMpiRendezvous)), mpi);
+Status meet_by_mpi(RankIdentity* identity, Clock::time_point deadline,
+                   std::vector<Descriptor>* sockets, const perseid_mpi_functions** mpi) {
+  if (Status status = load(identity->rendezvous.substr(std::strlen(kMpiRendezvous)), mpi);
       !status.ok())
     return status;
   int rank = 0, size = 0;
@@ -78,12 +78,13 @@ Status meet_by_mpi(Place* place, Clock::time_point deadline, std::vector<Descrip
   if (error != 0)
     return Status::error(PERSEID_IO_ERROR, "MPI cannot be initialised: error ", error,
                          "; was the program started by mpirun?");
-  if (place->size != 0 && (place->size != size || place->rank != rank))
-    return Status::error(PERSEID_INVALID_ARGUMENT, "rank is ", place->rank, " of ", place->size,
-                         ", and of MPI ", rank, " of ", size, "; pass the same, or size 0");
-  place->rank = rank;
-  place->size = size;
-  if (Status status = check_place(*place); !status.ok()) return status;
+  if (identity->size != 0 && (identity->size != size || identity->rank != rank))
+    return Status::error(PERSEID_INVALID_ARGUMENT, "rank is ", identity->rank, " of ",
+                         identity->size, ", and of MPI ", rank, " of ", size,
+                         "; pass the same, or size 0");
+  identity->rank = rank;
+  identity->size = size;
+  if (Status status = check_identity(*identity); !status.ok()) return status;
   int gathered = 0;
   const AllGather all_gather = [&](const void* mine, size_t bytes, void* all) {
     gathered = (*mpi)->all_gather(left(), mine, bytes, all);

@@ -16,10 +16,10 @@ namespace perseid::internal::collective {
 // A rendezvous of this form is not a place, but a kind of MPI.
 inline constexpr const char* kMpiRendezvous = "mpi:";
 
-// Fills rank and size, and meets. place->rendezvous is "mpi:openmpi" or "mpi:mpich". A size that is
-// given must be that of MPI, as must the rank.
-Status meet_by_mpi(Place* place, Clock::time_point deadline, std::vector<Descriptor>* sockets,
-                   const perseid_mpi_functions** mpi);
+// Fills rank and size, and meets. identity->rendezvous is "mpi:openmpi" or "mpi:mpich". A size that
+// is given must be that of MPI, as must the rank.
+Status meet_by_mpi(RankIdentity* identity, Clock::time_point deadline,
+                   std::vector<Descriptor>* sockets, const perseid_mpi_functions** mpi);
 
 // What a rank says of the transport of data, before all ranks choose the same.
 struct MpiOffer {

@@ -79,8 +79,10 @@ int before_finalise(MPI_Comm, int, void*, void*) {
 }
 
 // At exit, where this library has initialised MPI. It waits for the other ranks, as MPI_Finalize
-// does, since mpirun may end a job of which a rank has left before. Once all are here MPI_Finalize
-// has a deadline too: that of MPICH over UCX may wait for a rank which makes no progress any more.
+// does, since mpirun may end a job of which a rank has left before: the others may compute for
+// hours, so that no deadline would do. For one that is late, and leaves without, mpirun ends the
+// job. Once all are here MPI_Finalize has a deadline: that of MPICH over UCX may wait for a rank
+// which makes no progress any more.
 void finalise(int code, void*) {
   if (late || finalised || communicator == MPI_COMM_NULL) return;
   MPI_Request request = MPI_REQUEST_NULL;

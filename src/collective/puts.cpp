@@ -4,8 +4,8 @@
 
 #include <algorithm>
 #include <bit>
-#include <csignal>
 
+#include "base/blocked_signals.hpp"
 #include "collective/mesh.hpp"
 
 namespace perseid::internal::collective {
@@ -25,8 +25,6 @@ constexpr std::chrono::milliseconds kEnding{20};
 constexpr std::chrono::seconds kStuck{2};
 // How long the other ranks have to close their ends.
 constexpr std::chrono::seconds kFarewell{1};
-
-constexpr uint64_t bit(int32_t rank) { return uint64_t{1} << rank; }
 
 // The end of the rows from the beginning of the first one; false where there is no such end.
 bool extent_of(const ByteRows& rows, uint64_t* end) {
@@ -59,15 +57,11 @@ PutEngine::PutEngine(int32_t rank, std::unique_ptr<Links> links, std::function<v
     : rank_(rank),
       links_(std::move(links)),
       lost_(std::move(lost)),
-      peers_(static_cast<size_t>(std::bit_width(links_->ranks() | uint64_t{1} << rank))),
+      peers_(static_cast<size_t>(std::bit_width(links_->ranks() | bit(rank)))),
       unwanted_(kUnwanted) {
   for (size_t r = 0; r < peers_.size(); ++r) peers_[r].open.store((links_->ranks() >> r & 1) != 0);
-  // The signals of the process are for its own threads.
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
+  const BlockedSignals blocked;
   thread_ = std::thread([this] { run(); });
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
 PutEngine::~PutEngine() {
@@ -142,13 +136,15 @@ bool PutEngine::get(int32_t from, const SegmentAddress& address, size_t bytes,
                     Clock::time_point deadline, void* data) {
   Message get = message(kGet, address);
   get.header.bytes = bytes;
+  Question question;
   std::unique_lock lock(get_mutex_);
-  const uint64_t number = ++asked_;
-  get.header.stride = number;
+  const uint64_t number = get.header.stride = ++asked_;
+  questions_[number] = &question;
   enqueue(from, std::move(get), true);
-  if (!got_changed_.wait_until(lock, deadline, [&] { return got_ == number; })) return false;
-  if (got_bytes_ != bytes) return false;
-  std::memcpy(data, got_data_.data(), bytes);
+  got_changed_.wait_until(lock, deadline, [&] { return question.answered; });
+  questions_.erase(number);
+  if (!question.answered || question.bytes != bytes) return false;
+  std::memcpy(data, question.data.data(), bytes);
   return true;
 }
 
@@ -403,10 +399,12 @@ PutEngine::Progress PutEngine::read_rows(int32_t rank) {
 
 void PutEngine::give_answer(const Header& header, std::span<const std::byte> data) {
   const std::lock_guard lock(get_mutex_);
-  if (header.stride != asked_) return;  // nobody waits for that one any more
-  std::copy_n(data.begin(), std::min<size_t>(data.size(), header.bytes), got_data_.begin());
-  got_bytes_ = header.bytes;
-  got_ = header.stride;
+  const auto found = questions_.find(header.stride);
+  if (found == questions_.end()) return;  // nobody waits for that one any more
+  Question& question = *found->second;
+  std::copy_n(data.begin(), std::min<size_t>(data.size(), header.bytes), question.data.begin());
+  question.bytes = header.bytes;
+  question.answered = true;
   got_changed_.notify_all();
 }
 

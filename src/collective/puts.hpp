@@ -82,7 +82,8 @@ class PutEngine {
   void look();
   // Stores the value with release order and wakes whoever waits for the word.
   void signal(int32_t to, const SegmentAddress& word, uint32_t value);
-  // Reads some words of the memory of another rank. False: no answer until the deadline.
+  // Reads some words of the memory of another rank, from any thread. False: no answer until the
+  // deadline.
   bool get(int32_t from, const SegmentAddress& address, size_t bytes, Clock::time_point deadline,
            void* data);
   // Ends the connections to all other ranks than these.
@@ -125,6 +126,12 @@ class PutEngine {
     std::array<std::byte, kLongestGet> answer;
     uint64_t received = 0;
   };
+  // What get() asks, and its answer.
+  struct Question {
+    std::array<std::byte, kLongestGet> data;
+    uint64_t bytes = 0;
+    bool answered = false;
+  };
   enum class Progress { kMore, kNothing, kEnd };  // of one read
 
   Peer& peer(int32_t rank) { return peers_[static_cast<size_t>(rank)]; }
@@ -158,11 +165,10 @@ class PutEngine {
   std::vector<Pending> pending_;
   std::mutex get_mutex_;
   std::condition_variable got_changed_;
-  uint64_t asked_ = 0, got_ = 0;  // numbers of questions
-  uint64_t got_bytes_ = 0;
-  std::array<std::byte, kLongestGet> got_data_;
-  std::vector<std::byte> unwanted_;  // rows that nobody takes any more
-  bool moved_ = false;               // since the thread last looked
+  uint64_t asked_ = 0;                       // the number of the last question
+  std::map<uint64_t, Question*> questions_;  // of threads that wait for the answer
+  std::vector<std::byte> unwanted_;          // rows that nobody takes any more
+  bool moved_ = false;                       // since the thread last looked
   std::atomic<bool> ended_{false};
   std::thread thread_;
 };

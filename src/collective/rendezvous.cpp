@@ -23,6 +23,8 @@ constexpr const char* kFolder = "/tmp";
 // A connection that has not said who it is by then is closed.
 constexpr std::chrono::seconds kHelloTime{5};
 constexpr size_t kMostStrangers = 64;
+// One of so many that has said nothing at all for so long makes room for another.
+constexpr std::chrono::milliseconds kSilence{100};
 
 void refuse(const Descriptor& socket, const std::string& sentence) {
   send_frame(socket, {FrameType::kRefusal, 0, sentence},
@@ -32,18 +34,20 @@ void refuse(const Descriptor& socket, const std::string& sentence) {
 // Accepts one connection from each rank in (above, size).
 class Reception {
  public:
-  Reception(const Listener& listener, const Place& place, int32_t above)
-      : listener_(listener), place_(place), above_(above) {}
+  // `at_rendezvous`: they wait for an answer. One that dies meanwhile may come once more.
+  Reception(const Listener& listener, const RankIdentity& identity, int32_t above,
+            bool at_rendezvous)
+      : listener_(listener), identity_(identity), above_(above), at_rendezvous_(at_rendezvous) {}
 
   Status collect(Clock::time_point deadline, std::vector<Descriptor>* sockets,
                  std::vector<std::string>* addresses) {
-    int32_t missing = place_.size - 1 - above_;
-    while (missing > 0) {
+    while (!are_here(sockets)) {
       if (Clock::now() >= deadline) return nobody_came(*sockets);
+      make_room();
       wait(deadline);
-      if (strangers_.size() < kMostStrangers)
+      if (has_room())
         if (Descriptor socket = listener_.accept(); socket.opened())
-          strangers_.push_back({std::move(socket), {}, Clock::now() + kHelloTime});
+          strangers_.push_back({std::move(socket), {}, Clock::now()});
       for (auto stranger = strangers_.begin(); stranger != strangers_.end();) {
         Received received = receive_one(stranger->socket, &stranger->parser);
         if (!received.frames.empty()) {
@@ -56,11 +60,10 @@ class Reception {
             }
             (*sockets)[rank] = std::move(stranger->socket);
             (*addresses)[rank] = hello->address;
-            --missing;
           }
         }
-        const bool done =
-            !received.open || !received.frames.empty() || Clock::now() >= stranger->deadline;
+        const bool done = !received.open || !received.frames.empty() ||
+                          Clock::now() >= stranger->came + kHelloTime;
         stranger = done ? strangers_.erase(stranger) : std::next(stranger);
       }
     }
@@ -71,15 +74,38 @@ class Reception {
   struct Stranger {
     Descriptor socket;
     FrameParser parser;
-    Clock::time_point deadline;
+    Clock::time_point came;
   };
 
+  bool is_here(const Descriptor& socket) const {
+    return socket.opened() && !(at_rendezvous_ && has_ended(socket));
+  }
+  bool are_here(std::vector<Descriptor>* sockets) const {
+    const auto first = sockets->begin() + above_ + 1;
+    for (auto socket = first; socket != sockets->end(); ++socket)
+      if (!is_here(*socket)) *socket = Descriptor();
+    return std::all_of(first, sockets->end(), [](const auto& each) { return each.opened(); });
+  }
+
+  bool has_room() const { return strangers_.size() < kMostStrangers; }
+
+  // Of strangers that fill all room, the first one to have come and said nothing goes.
+  void make_room() {
+    if (has_room()) return;
+    const auto silent = std::find_if(strangers_.begin(), strangers_.end(),
+                                     [](const Stranger& each) { return each.parser.empty(); });
+    if (silent != strangers_.end() && Clock::now() >= silent->came + kSilence)
+      strangers_.erase(silent);
+  }
+
   void wait(Clock::time_point deadline) const {
-    std::vector<pollfd> polled{{listener_.socket().number(), POLLIN, 0}};
+    std::vector<pollfd> polled;
+    if (has_room()) polled.push_back({listener_.socket().number(), POLLIN, 0});
     for (const Stranger& stranger : strangers_)
       polled.push_back({stranger.socket.number(), POLLIN, 0});
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();
-    ::poll(polled.data(), polled.size(), static_cast<int>(std::clamp<int64_t>(left, 0, 200)));
+    const int64_t longest = has_room() ? 200 : 20;
+    ::poll(polled.data(), polled.size(), static_cast<int>(std::clamp<int64_t>(left, 0, longest)));
   }
 
   // Who it is, if it may come in.
@@ -87,7 +113,7 @@ class Reception {
     std::optional<Hello> hello;
     if (frame.type == FrameType::kHello && is_same_user(stranger.socket))
       hello = Hello::decode(frame.payload);
-    if (hello && same_token(hello->token, place_.token)) return hello;
+    if (hello && same_token(hello->token, identity_.token)) return hello;
     refuse(stranger.socket,
            "the token is not that of the group; set PERSEID_TOKEN to the same "
            "secret on all ranks");
@@ -95,11 +121,11 @@ class Reception {
   }
 
   Status check(const Hello& hello, const std::vector<Descriptor>& sockets) const {
-    if (hello.size != place_.size)
+    if (hello.size != identity_.size)
       return Status::error(PERSEID_INVALID_ARGUMENT, "rank ", hello.rank, " expects ", hello.size,
-                           " ranks, rank ", place_.rank, " expects ", place_.size,
+                           " ranks, rank ", identity_.rank, " expects ", identity_.size,
                            "; start all with the same size");
-    if (hello.rank <= above_ || sockets[static_cast<size_t>(hello.rank)].opened())
+    if (hello.rank <= above_ || is_here(sockets[static_cast<size_t>(hello.rank)]))
       return Status::error(PERSEID_INVALID_ARGUMENT, "two processes are rank ", hello.rank,
                            "; give each rank to one process");
     return {};
@@ -107,7 +133,7 @@ class Reception {
 
   Status nobody_came(const std::vector<Descriptor>& sockets) const {
     std::string ranks;
-    for (int32_t rank = above_ + 1; rank < place_.size; ++rank)
+    for (int32_t rank = above_ + 1; rank < identity_.size; ++rank)
       if (!sockets[static_cast<size_t>(rank)].opened())
         ranks += concatenate(ranks.empty() ? "" : ", ", rank);
     return Status::error(PERSEID_TIMEOUT, "these ranks did not come to the rendezvous before the ",
@@ -115,8 +141,9 @@ class Reception {
   }
 
   const Listener& listener_;
-  const Place& place_;
-  int32_t above_;
+  const RankIdentity& identity_;
+  const int32_t above_;
+  const bool at_rendezvous_;
   std::list<Stranger> strangers_;
 };
 
@@ -136,11 +163,11 @@ Status introduce(const Descriptor& socket, const Hello& hello, FrameType type,
 }
 
 // Every rank listens, and all addresses are known.
-Status connect_all(const Place& place, const Listener& listener,
+Status connect_all(const RankIdentity& identity, const Listener& listener,
                    const std::vector<std::string>& addresses, Clock::time_point deadline,
                    std::vector<Descriptor>* sockets) {
-  const Hello hello{place.token, place.rank, place.size, ""};
-  for (int32_t rank = 0; rank < place.rank; ++rank) {
+  const Hello hello{identity.token, identity.rank, identity.size, ""};
+  for (int32_t rank = 0; rank < identity.rank; ++rank) {
     Descriptor& socket = (*sockets)[static_cast<size_t>(rank)];
     Status status = connect(addresses[static_cast<size_t>(rank)], deadline, &socket);
     Frame answer;
@@ -148,8 +175,9 @@ Status connect_all(const Place& place, const Listener& listener,
     if (!status.ok()) return status;
   }
   std::vector<std::string> ignored(addresses.size());
-  Status status = Reception(listener, place, place.rank).collect(deadline, sockets, &ignored);
-  for (int32_t rank = place.rank + 1; status.ok() && rank < place.size; ++rank)
+  Status status =
+      Reception(listener, identity, identity.rank, false).collect(deadline, sockets, &ignored);
+  for (int32_t rank = identity.rank + 1; status.ok() && rank < identity.size; ++rank)
     send_frame((*sockets)[static_cast<size_t>(rank)], {FrameType::kWelcome, 0, ""}, deadline);
   return status;
 }
@@ -235,7 +263,7 @@ Status meet_at(const std::string& at, int32_t rank, int32_t size, const AllGathe
   struct Card {  // what goes through the callback
     char address[64] = {}, token[64] = {};
   };
-  Place place{rank, size, "", rank == 0 ? random_token() : ""};
+  RankIdentity identity{rank, size, "", rank == 0 ? random_token() : ""};
   std::optional<PrivateFolder> folder;
   Listener listener;
   Status status;
@@ -249,7 +277,7 @@ Status meet_at(const std::string& at, int32_t rank, int32_t size, const AllGathe
   // A rank that has no address says so, lest the others wait for it.
   Card mine;
   std::memcpy(mine.address, listener.address().data(), listener.address().size());
-  std::memcpy(mine.token, place.token.data(), place.token.size());
+  std::memcpy(mine.token, identity.token.data(), identity.token.size());
   std::vector<Card> cards(static_cast<size_t>(size));
   if (!all_gather(&mine, sizeof mine, cards.data())) return callback_failed();
   if (!status.ok()) return status;
@@ -262,12 +290,13 @@ Status meet_at(const std::string& at, int32_t rank, int32_t size, const AllGathe
           " has no address to be reached at; is its /tmp writable, or, on several ",
           "hosts, PERSEID_ADDRESS an address of its host?");
   }
-  place.token.assign(cards[0].token, strnlen(cards[0].token, sizeof cards[0].token));
-  return connect_all(place, listener, addresses, deadline, sockets);
+  identity.token.assign(cards[0].token, strnlen(cards[0].token, sizeof cards[0].token));
+  return connect_all(identity, listener, addresses, deadline, sockets);
 }
 
 // Ranks of one host go on by Unix sockets, which carry descriptors of memory.
-Status leave_tcp(const Place& place, Clock::time_point deadline, std::vector<Descriptor>* sockets) {
+Status leave_tcp(const RankIdentity& identity, Clock::time_point deadline,
+                 std::vector<Descriptor>* sockets) {
   const AllGather all_gather = [&](const void* mine, size_t bytes, void* all) {
     const Frame own{FrameType::kMessage, 0, std::string(static_cast<const char*>(mine), bytes)};
     for (const Descriptor& socket : *sockets)
@@ -283,11 +312,11 @@ Status leave_tcp(const Place& place, Clock::time_point deadline, std::vector<Des
   };
   bool one = false;
   const bool tcp_only = names_host() || !shares_memory_of_environment();
-  if (!find_hosts(place.size, all_gather, tcp_only, &one))
+  if (!find_hosts(identity.size, all_gather, tcp_only, &one))
     return Status::error(PERSEID_PEER_LOST, "a rank was lost, or silent, at the rendezvous");
   if (!one) return {};
   std::vector<Descriptor> local(sockets->size());
-  Status status = meet_at("", place.rank, place.size, all_gather, deadline, &local);
+  Status status = meet_at("", identity.rank, identity.size, all_gather, deadline, &local);
   if (status.ok()) *sockets = std::move(local);
   return status;
 }
@@ -309,17 +338,18 @@ Status meet_on_host(int32_t rank, int32_t size, const AllGather& all_gather,
   return meet_at("", rank, size, all_gather, deadline, sockets);
 }
 
-Status meet(const Place& place, Clock::time_point deadline, std::vector<Descriptor>* sockets) {
+Status meet(const RankIdentity& identity, Clock::time_point deadline,
+            std::vector<Descriptor>* sockets) {
   sockets->clear();
-  sockets->resize(static_cast<size_t>(place.size));
-  if (place.size == 1) return {};
-  const bool is_unix = place.rendezvous.starts_with(kUnix);
+  sockets->resize(static_cast<size_t>(identity.size));
+  if (identity.size == 1) return {};
+  const bool is_unix = identity.rendezvous.starts_with(kUnix);
   Listener listener;
-  std::vector<std::string> addresses(static_cast<size_t>(place.size));
-  if (place.rank == 0) {
-    if (Status status = Listener::open(place.rendezvous, &listener); !status.ok()) return status;
-    std::vector<Descriptor> waiting(static_cast<size_t>(place.size));
-    Status status = Reception(listener, place, 0).collect(deadline, &waiting, &addresses);
+  std::vector<std::string> addresses(static_cast<size_t>(identity.size));
+  if (identity.rank == 0) {
+    if (Status status = Listener::open(identity.rendezvous, &listener); !status.ok()) return status;
+    std::vector<Descriptor> waiting(static_cast<size_t>(identity.size));
+    Status status = Reception(listener, identity, 0, true).collect(deadline, &waiting, &addresses);
     addresses[0] = listener.address();
     const std::string all = encode_addresses(addresses);
     for (size_t rank = 1; rank < waiting.size(); ++rank) {
@@ -330,25 +360,27 @@ Status meet(const Place& place, Clock::time_point deadline, std::vector<Descript
         refuse(waiting[rank], status.sentence());
       }
     }
-    if (status.ok()) status = connect_all(place, listener, addresses, deadline, sockets);
-    return status.ok() && !is_unix ? leave_tcp(place, deadline, sockets) : status;
+    if (status.ok()) status = connect_all(identity, listener, addresses, deadline, sockets);
+    return status.ok() && !is_unix ? leave_tcp(identity, deadline, sockets) : status;
   }
   Descriptor rendezvous;
   Status status;
-  if (is_unix) status = Listener::open(concatenate(place.rendezvous, ".", place.rank), &listener);
-  if (status.ok()) status = connect(place.rendezvous, deadline, &rendezvous);
+  if (is_unix)
+    status = Listener::open(concatenate(identity.rendezvous, ".", identity.rank), &listener);
+  if (status.ok()) status = connect(identity.rendezvous, deadline, &rendezvous);
   if (status.ok() && !is_unix) status = Listener::open(local_address(rendezvous), &listener);
   Frame answer;
   if (status.ok())
-    status = introduce(rendezvous, {place.token, place.rank, place.size, listener.address()},
-                       FrameType::kAddresses, deadline, &answer);
+    status =
+        introduce(rendezvous, {identity.token, identity.rank, identity.size, listener.address()},
+                  FrameType::kAddresses, deadline, &answer);
   if (!status.ok()) return status;
-  const auto all = decode_addresses(answer.payload, place.size);
+  const auto all = decode_addresses(answer.payload, identity.size);
   if (!all)
-    return Status::error(PERSEID_PEER_LOST, "the rendezvous answered rank ", place.rank,
-                         " with something else than ", place.size, " addresses");
-  status = connect_all(place, listener, *all, deadline, sockets);
-  return status.ok() && !is_unix ? leave_tcp(place, deadline, sockets) : status;
+    return Status::error(PERSEID_PEER_LOST, "the rendezvous answered rank ", identity.rank,
+                         " with something else than ", identity.size, " addresses");
+  status = connect_all(identity, listener, *all, deadline, sockets);
+  return status.ok() && !is_unix ? leave_tcp(identity, deadline, sockets) : status;
 }
 
 Status meet(int32_t rank, int32_t size, const std::string& address, const AllGather& all_gather,

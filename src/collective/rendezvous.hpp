@@ -5,8 +5,9 @@
 // Every rank listens at an address of its own. Rank 0 listens at the rendezvous, where the others
 // tell it their addresses and learn all of them; or a callback of the caller hands them round. Then
 // each rank connects to those below it and accepts those above it. A connection begins with a
-// Hello, whose token is checked before anything else. A stranger is refused and delays nobody.
-// Ranks that have met by TCP and are on one host meet once more, by Unix sockets.
+// Hello, whose token is checked before anything else. A stranger is refused; silent ones delay the
+// ranks by a tenth of a second for every 64 of them. Ranks that have met by TCP and are on one host
+// meet once more, by Unix sockets.
 #pragma once
 
 #include <functional>
@@ -18,7 +19,7 @@
 namespace perseid::internal::collective {
 
 // A rank that wants to join.
-struct Place {
+struct RankIdentity {
   int32_t rank = 0, size = 1;
   std::string rendezvous;  // "unix:PATH" or "tcp:HOST:PORT"
   std::string token;
@@ -26,7 +27,7 @@ struct Place {
 
 // From the environment: PERSEID_RANK, PERSEID_WORLD_SIZE, PERSEID_RENDEZVOUS and PERSEID_TOKEN,
 // else the variables of OpenMPI, torchrun or MPICH. Rendezvous and token where they are needed.
-Status place_of_environment(bool with_rendezvous, Place* place);
+Status identity_of_environment(bool with_rendezvous, RankIdentity* identity);
 // Refuses values of PERSEID_SHARED_MEMORY and PERSEID_TRANSPORT that say nothing.
 Status check_environment();
 // False: PERSEID_SHARED_MEMORY=0 asks to treat ranks as if each were on a host of its own.
@@ -38,11 +39,12 @@ std::string host_id_of_environment();
 // route, else of the first interface that is up and more than link-local; "" where there is none.
 std::string host_of_environment();
 bool names_host();  // whether it is PERSEID_ADDRESS
-// The sizes and lengths that a place may have.
-Status check_place(const Place& place);
+// The sizes and lengths that it may have.
+Status check_identity(const RankIdentity& identity);
 
 // sockets[r]: to rank r; none to this one.
-Status meet(const Place& place, Clock::time_point deadline, std::vector<Descriptor>* sockets);
+Status meet(const RankIdentity& identity, Clock::time_point deadline,
+            std::vector<Descriptor>* sockets);
 
 // Gives every rank what each of them brings, in the order of ranks; the same number of bytes from
 // each. False: it failed.

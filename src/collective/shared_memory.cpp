@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "base/align.hpp"
 #include "collective/gpu_windows.hpp"
 
 namespace perseid::internal::collective {
@@ -84,7 +85,7 @@ Status SharedMemory::allocate(Group& group, const Operation& operation,
         return Status::error(PERSEID_OUT_OF_MEMORY, operation.name, ": rank ", begin.size() - 1,
                              " asks for ", of_rank.bytes,
                              " bytes, more than any machine has; ask for less");
-      total += (of_rank.bytes + kAlignment - 1) / kAlignment * kAlignment;
+      total += align_up(of_rank.bytes, kAlignment);
     }
     status = group.share(
         operation, std::max(total, kAlignment), [](std::byte*) {}, &block.segment);

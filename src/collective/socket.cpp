@@ -8,6 +8,7 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <sys/file.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -16,6 +17,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <optional>
 #include <thread>
 
 namespace perseid::internal::collective {
@@ -25,6 +27,8 @@ constexpr const char* kUnix = "unix:";
 constexpr const char* kTcp = "tcp:";
 constexpr int kBacklog = 128;
 constexpr std::chrono::milliseconds kRetry{5};
+// How long others may take to make a socket in the same folder.
+constexpr std::chrono::seconds kOpening{1};
 
 struct Address {
   sockaddr_storage storage{};
@@ -128,6 +132,57 @@ void set_options(const Descriptor& socket) {
   setsockopt(number, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof probes);
 }
 
+// One process at a time makes a socket in a folder, until it listens: what refuses connections
+// meanwhile was left over.
+class OpeningLock {
+ public:
+  explicit OpeningLock(const std::string& path)
+      : folder_(open_file(folder_of(path).c_str(), O_RDONLY | O_DIRECTORY)) {
+    const Clock::time_point end = Clock::now() + kOpening;
+    while (folder_.opened() && !held_) {
+      held_ = ::flock(folder_.number(), LOCK_EX | LOCK_NB) == 0;
+      if (held_ || (errno != EWOULDBLOCK && errno != EINTR) || Clock::now() >= end) return;
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  }
+  ~OpeningLock() {
+    // A process that was forked meanwhile has the descriptor, too.
+    if (held_) ::flock(folder_.number(), LOCK_UN);
+  }
+  OpeningLock(const OpeningLock&) = delete;
+  OpeningLock& operator=(const OpeningLock&) = delete;
+  bool held() const { return held_; }
+
+ private:
+  static std::string folder_of(const std::string& path) {
+    const size_t slash = path.rfind('/');
+    return slash == std::string::npos ? "." : path.substr(0, slash + 1);
+  }
+
+  const Descriptor folder_;
+  bool held_ = false;
+};
+
+// Whether a file is the socket of a process of this user that has died.
+bool is_left_over(const char* path, const Address& where) {
+  struct stat found {};
+  if (::lstat(path, &found) != 0 || !S_ISSOCK(found.st_mode) || found.st_uid != ::geteuid())
+    return false;
+  const Descriptor probe = make_socket(where);
+  return probe.opened() && ::connect(probe.number(), where.get(), where.size) != 0 &&
+         errno == ECONNREFUSED;
+}
+
+// Errors as bind(2) gives them.
+bool bind_unix(const Descriptor& socket, const char* path, const Address& where, bool alone) {
+  if (::bind(socket.number(), where.get(), where.size) == 0) return true;
+  if (errno != EADDRINUSE) return false;
+  if (alone && is_left_over(path, where) && ::unlink(path) == 0)
+    return ::bind(socket.number(), where.get(), where.size) == 0;
+  errno = EADDRINUSE;
+  return false;
+}
+
 }  // namespace
 
 bool poll_until(int descriptor, short events, Clock::time_point deadline) {
@@ -150,11 +205,19 @@ Status Listener::open(const std::string& address, Listener* listener) {
   const int number = opened.socket_.number();
   const bool is_unix = address.starts_with(kUnix);
   const int on = 1;
-  // The mode of a Unix socket's file is that of the socket before it is bound.
-  const bool ready = opened.socket_.opened() &&
-                     (is_unix ? ::fchmod(number, S_IRUSR | S_IWUSR) == 0
-                              : setsockopt(number, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) == 0);
-  if (!ready || ::bind(number, where.get(), where.size) != 0)
+  std::optional<OpeningLock> lock;
+  bool ready = opened.socket_.opened();
+  if (ready && is_unix) {
+    const std::string path = address.substr(std::strlen(kUnix));
+    lock.emplace(path);
+    // The mode of a Unix socket's file is that of the socket before it is bound.
+    ready = ::fchmod(number, S_IRUSR | S_IWUSR) == 0 &&
+            bind_unix(opened.socket_, path.c_str(), where, lock->held());
+  } else if (ready) {
+    ready = setsockopt(number, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) == 0 &&
+            ::bind(number, where.get(), where.size) == 0;
+  }
+  if (!ready)
     return Status::error(
         PERSEID_IO_ERROR, "cannot listen at the rendezvous \"", address, "\": ", reason(),
         errno == EADDRINUSE ? "; is another group there, or a file left over?" : "");
@@ -208,6 +271,11 @@ Status connect(const std::string& address, Clock::time_point deadline, Descripto
                            early ? " until the deadline; was rank 0 started?" : "");
     std::this_thread::sleep_for(kRetry);
   }
+}
+
+bool has_ended(const Descriptor& socket) {
+  char byte;
+  return ::recv(socket.number(), &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0;
 }
 
 std::string local_address(const Descriptor& socket) { return own_address(socket, false); }

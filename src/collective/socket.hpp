@@ -21,7 +21,8 @@ using cpu::Clock;
 // Waits until the descriptor is ready for `events` of poll(2). False: the deadline has passed.
 bool poll_until(int descriptor, short events, Clock::time_point deadline);
 
-// A socket that listens. The file of a Unix socket goes with it.
+// A socket that listens. The file of a Unix socket goes with it; one that a process left behind as
+// it died is replaced.
 class Listener {
  public:
   // TCP: port 0 is any free one.
@@ -43,6 +44,8 @@ class Listener {
 
 // Connects as soon as somebody listens at the address.
 Status connect(const std::string& address, Clock::time_point deadline, Descriptor* socket);
+// Whether the other end has closed the connection, or died, and everything was read.
+bool has_ended(const Descriptor& socket);
 // The address of this end of a TCP connection, with port 0; "" for a Unix socket.
 std::string local_address(const Descriptor& socket);
 // Whether the other end of a Unix socket is a process of this user; true for TCP.

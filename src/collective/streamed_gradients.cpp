@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/align.hpp"
 #include "cuda/runtime/memory.hpp"
 
 namespace perseid::internal::collective {
@@ -13,7 +14,7 @@ namespace {
 constexpr size_t kAlignment = 4096;
 constexpr auto kFloat = static_cast<int64_t>(sizeof(float));
 
-size_t aligned(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+size_t aligned(size_t bytes) { return align_up(bytes, kAlignment); }
 
 }  // namespace
 

@@ -98,8 +98,7 @@ class GatherTransport {
   // On a GPU before the own part is written in place: the stream follows the operation before.
   virtual Status follow_last(const Sending&) { return {}; }
   // All chunks of this rank, by groups of heads, then in any order; the parts of a signal are
-  // neighbours. `for_next`: on a
-  // GPU what the rank after this one gets instead, where not empty.
+  // neighbours. `for_next`: on a GPU what the rank after this one gets instead, where not empty.
   virtual Status send(const Operation& operation, const Sending& sending,
                       std::span<const SentPart> parts, std::span<const SentPart> for_next = {}) = 0;
   // After the kernel was launched that waits for the chunks of the others, or nothing was: what

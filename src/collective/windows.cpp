@@ -14,6 +14,7 @@
 #include <cstring>
 #include <utility>
 
+#include "base/align.hpp"
 #include "collective/transport.hpp"
 
 namespace perseid::internal::collective {
@@ -25,7 +26,7 @@ struct alignas(64) Word {
 
 constexpr size_t kAlignment = 4096;
 
-size_t aligned(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+size_t aligned(size_t bytes) { return align_up(bytes, kAlignment); }
 
 // A segment: the `done` word of each rank, signals, then data.
 class Window {

@@ -19,6 +19,7 @@ namespace perseid::internal::collective {
 
 // Masks of ranks have 64 bits.
 inline constexpr int32_t kMostRanks = 64;
+constexpr uint64_t bit(int32_t rank) { return uint64_t{1} << rank; }
 inline constexpr size_t kLargestMessage = 64 << 10;
 inline constexpr size_t kFrameHeader = 16;
 inline constexpr size_t kLongestToken = 256;
@@ -49,6 +50,7 @@ class FrameParser {
  public:
   // False: these are not frames of this protocol; the connection is to be closed.
   bool feed(std::span<const std::byte> bytes, std::vector<Frame>* frames);
+  bool empty() const { return pending_.empty(); }  // between two frames
   // How many bytes complete the frame, or its header.
   size_t missing() const;
 

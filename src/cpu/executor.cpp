@@ -8,7 +8,6 @@
 #include "cpu/executor.hpp"
 
 #include <pthread.h>
-#include <signal.h>
 
 #include <algorithm>
 #include <atomic>
@@ -18,6 +17,7 @@
 #include <sched.h>
 #endif
 
+#include "base/blocked_signals.hpp"
 #include "base/floating_point.hpp"
 
 namespace perseid::internal::cpu {
@@ -126,17 +126,13 @@ class ThreadPool final : public Executor {
   // Where the system gives fewer threads than asked for, those it gives do the work.
   void start_threads() {
     if (started_ == workers_) return;
-    // The caller's signals are its own: its threads get them, not the pool's.
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
+    const BlockedSignals blocked;
     for (; started_ < workers_; ++started_) {
       Member& fresh = member(started_);
       fresh.pool = this;
       fresh.worker = started_;
       if (pthread_create(&fresh.thread, nullptr, &ThreadPool::enter_thread, &fresh) != 0) break;
     }
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
   }
 
   static void* enter_thread(void* argument) {
