@@ -263,6 +263,21 @@ TEST(OperandsLoadedByTma, AreAnyOfWholeSteps) {
   EXPECT_FALSE(may_need_copies(problem));
 }
 
+// Where an operand lies across k in neither dimension, an element is a run of its own.
+TEST(OperandsLoadedByTma, AreNotTooManyRunsToCopy) {
+  MatmulProblem problem{.dtype = DType::kBF16,
+                        .m = 64,
+                        .n = 1 << 17,
+                        .k = 8 * ((1 << 13) - 1),
+                        .leaves = 8,
+                        .shared_depth = true};
+  EXPECT_EQ(refuse_copies(problem), "");
+  problem.n = (1 << 17) + 32;
+  EXPECT_NE(refuse_copies(problem).find("got 131104 times 8191"), std::string::npos);
+  problem.k = 8 << 13;  // copied never
+  EXPECT_EQ(refuse_copies(problem), "");
+}
+
 TEST(LeafProducts, AreRefusedWhatTheyDoNotAdd) {
   const MatmulProblem plain{.m = 8, .n = 8, .k = 64, .leaves = 8};
   EXPECT_EQ(refuse_leaf_products(plain), "");
@@ -277,7 +292,7 @@ TEST(LeafProducts, AreRefusedWhatTheyDoNotAdd) {
   expect_refused(problem, "in float32");
   problem = plain;
   problem.chunks_c.dim = ChunkDim::kM;
-  expect_refused(problem, "not in chunks");
+  expect_refused(problem, "signals no chunks");
   problem.leaves = 1;  // is the product itself
   EXPECT_EQ(refuse_leaf_products(problem), "");
 }

@@ -11,6 +11,8 @@
  *   - Shapes that do not fit are refused on all ranks with the same sentence, when the plan is
  *     made, or by an operation without a plan. An argument of an execution is refused on its rank
  *     alone, before the execution begins: the others wait for a corrected call.
+ *     Only addresses and strides that a GPU's kernel does not take (UNSUPPORTED) are found when it
+ *     has begun: the others then end with TIMEOUT.
  *   - Every call has a deadline (0: 30 s) and none waits beyond it. Where a rank dies, leaves, or
  *     does not take part in time, the calls of all ranks end with PEER_LOST or TIMEOUT and a
  *     sentence that names it; what they were to write is undefined. The group has then failed:

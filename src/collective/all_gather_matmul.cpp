@@ -401,12 +401,16 @@ Status AllGatherMatmulPlan::execute(const perseid_all_gather_matmul_args& args,
 }
 
 Status AllGatherMatmulPlan::shard(const DLTensor** shard) const {
+  if (!shard_given_ && transport_ != nullptr) {
+    // The executions before did not wait for those that read it.
+    const Operation operation(kOperation, 0);
+    const Turn turn(*group_, operation, Group::Of::kThisRank);
+    Status status = turn.status().ok() ? transport_->start(operation, epoch_ + 1) : turn.status();
+    if (!status.ok()) return status;
+  }
+  shard_given_ = true;
   *shard = &shard_dl_;
-  if (std::exchange(shard_given_, true) || transport_ == nullptr) return {};
-  // The executions before did not wait for those that read it.
-  const Operation operation(kOperation, 0);
-  const Turn turn(*group_, operation);
-  return turn.status().ok() ? transport_->start(operation, epoch_ + 1) : turn.status();
+  return {};
 }
 
 Tensor AllGatherMatmulPlan::read_own_scales(op::ArgumentReader& reader,

@@ -406,18 +406,18 @@ Status Group::shrink(const Operation& operation, std::shared_ptr<Group>* survivo
     // Another rank was lost meanwhile, or has fallen silent since it agreed.
     const int32_t silent = made->failed();
     if (status.code() == PERSEID_TIMEOUT && silent >= 0 && silent != made->rank()) {
-      mesh_->give_up(made->origin(silent));
+      mesh_->leave_behind(made->origin(silent), members, generation);
     } else if (status.code() != PERSEID_PEER_LOST) {
       return status;
     }
   }
 }
 
-Status Group::begin(const Operation& operation) {
+Status Group::begin(const Operation& operation, Of of) {
   if (busy_.exchange(true))
     return Status::error(PERSEID_INVALID_ARGUMENT, operation.name,
                          ": another operation of this rank is running; a rank does one at a time");
-  const int32_t left = mesh_->begin_operation(++operations_);
+  const int32_t left = mesh_->begin_operation(of == Of::kAllRanks ? ++operations_ : operations_);
   if (left >= 0) {
     const auto found = std::find(members_.begin(), members_.end(), left);
     set_abort(abort_, Failure::kLeft, static_cast<int32_t>(found - members_.begin()));

@@ -102,8 +102,10 @@ class Group {
 
   // ---- Operations
 
-  // Begins an operation of all ranks; end() must follow, but after a failure. One at a time.
-  Status begin(const Operation& operation);
+  // Begins an operation; end() must follow, but after a failure. One at a time. Operations of all
+  // ranks are counted: a rank that leaves says how many it has done.
+  enum class Of { kAllRanks, kThisRank };
+  Status begin(const Operation& operation, Of of = Of::kAllRanks);
   void end();
   // Waits until a word of `rank` has reached the epoch.
   Status wait(const Operation& operation, int32_t rank, const uint32_t* word, uint32_t epoch);
@@ -216,7 +218,8 @@ class Group {
 // begin() and end() of an operation.
 class Turn {
  public:
-  Turn(Group& group, const Operation& operation) : group_(group), status_(group.begin(operation)) {}
+  Turn(Group& group, const Operation& operation, Group::Of of = Group::Of::kAllRanks)
+      : group_(group), status_(group.begin(operation, of)) {}
   ~Turn() {
     if (status_.ok()) group_.end();
   }

@@ -146,6 +146,12 @@ void Mesh::give_up(int32_t rank) {
   changed_.notify_all();
 }
 
+void Mesh::leave_behind(int32_t rank, uint64_t members, uint32_t generation) {
+  send(rank, {FrameType::kProposal, 0, Proposal{members & ~bit(rank), generation}.encode()},
+       Clock::now() + kFarewell);
+  give_up(rank);
+}
+
 void Mesh::raise(Failure failure, int32_t rank) {
   if (watch_.abort == nullptr) return;
   const auto& members = watch_.members;
@@ -243,8 +249,11 @@ bool Mesh::agree(uint64_t members, uint32_t current, Clock::time_point deadline,
         send(rank, {FrameType::kProposal, 0, proposal}, deadline);
     lock.lock();
     // Who proposes to go on without this rank may be gone since.
-    for (const Peer& peer : peers_)
-      if (peer.proposed != 0 && (peer.proposed & me) == 0) return false;
+    for (int32_t rank = 0; rank < size(); ++rank) {
+      const Peer& peer = peers_[static_cast<size_t>(rank)];
+      if ((at_first & bit(rank)) != 0 && peer.proposed != 0 && (peer.proposed & me) == 0)
+        return false;
+    }
     // Until all members have proposed the same, or there are fewer.
     for (bool changed = false; !changed;) {
       uint64_t left = members;

@@ -77,6 +77,8 @@ class Mesh {
              uint32_t* generation);
   // The transport of data has lost the rank: so has the group.
   void give_up(int32_t rank);
+  // The other members go on without the rank, which is told so and finds it when it wakes.
+  void leave_behind(int32_t rank, uint64_t members, uint32_t generation);
   // Says good-bye: this rank has done all operations up to `number`.
   void leave(uint64_t number);
 

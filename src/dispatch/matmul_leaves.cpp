@@ -287,7 +287,8 @@ MatmulProblem leaf_of(MatmulProblem problem) {
 
 std::string refuse_leaf_products(const MatmulProblem& problem) {
   if (problem.leaves <= 1) return "";
-  if (problem.async()) return "sums leaves one after the other, not in chunks";
+  if (problem.async())
+    return "sums leaves when all operands have arrived, and signals no chunks of c";
   const bool plain = problem.beta == 0 && !problem.bias && !problem.has_epilogue();
   if (!plain || problem.out_dtype != sums_of(problem))
     return "sums leaves without bias, beta and activation, in float32 (f64 in float64)";
@@ -305,6 +306,15 @@ Status make_stored_by_tma(const MatmulProblem& problem, const Device& device, Ma
 bool may_need_copies(const MatmulProblem& problem) {
   constexpr int64_t kStep = 64;
   return problem.shared_depth && problem.k % (max(problem.leaves, int64_t{1}) * kStep) != 0;
+}
+
+std::string refuse_copies(const MatmulProblem& problem) {
+  constexpr int64_t kMost = int64_t{1} << 30;  // elements of a leaf, which may be copied one by one
+  const int64_t leaves = max(problem.leaves, int64_t{1}), leaf = problem.k / leaves;
+  const int64_t lines = max(problem.m, problem.n);
+  if (!may_need_copies(problem) || lines * max(leaves, leaf) < kMost) return "";
+  return concatenate("copies leaves that are no multiple of 64 long, of fewer than ", kMost,
+                     " elements; got ", lines, " times ", leaf);
 }
 
 Status make_loaded_by_tma(const MatmulProblem& problem, const Device& device, MadeMatmul product,

@@ -1,9 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
-// Matmul in canonical order (math/leaf_tree.hpp) by GPU kernels that know nothing of leaves: each
-// leaf of the depth is a product of its own, in float32 (float64 of f64), or some neighbours are.
-// The second product of a pair takes the sums of the first as its c0; then a kernel adds the pairs
-// (cuda/rank_sum.hpp).
+// Matmul in canonical order (math/leaf_tree.hpp) by GPU kernels that sum one leaf of the depth in a
+// launch, in float32 (float64 of f64), or two neighbours. The second product of a pair takes the
+// sums of the first as its c0; then a kernel adds the pairs (cuda/rank_sum.hpp).
 #pragma once
 
 #include "dispatch/implementation.hpp"
@@ -30,6 +29,8 @@ Status make_stored_by_tma(const MatmulProblem& problem, const Device& device, Ma
 // not take are copied to the workspace. Where leaves are whole steps nothing is copied: the product
 // refuses such operands.
 bool may_need_copies(const MatmulProblem& problem);
+// Why such copies cannot be made, as a sentence's end; "" where they can.
+std::string refuse_copies(const MatmulProblem& problem);
 Status make_loaded_by_tma(const MatmulProblem& problem, const Device& device, MadeMatmul product,
                           MadeMatmul* made);
 

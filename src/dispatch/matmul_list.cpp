@@ -228,7 +228,10 @@ constexpr Implementation<Matmul> kSm90 = {
           if (is_float8(problem.dtype))
             return problem.leaves > 0 ? "of 8-bit types " + refuse_leaves(problem)
                                       : cuda::refuse_sm90_f8_matmul(problem);
-          if (problem.dtype != DType::kF32) return cuda::refuse_sm90_matmul(problem);
+          if (problem.dtype != DType::kF32) {
+            std::string reason = cuda::refuse_sm90_matmul(problem);
+            return reason.empty() ? refuse_copies(problem) : reason;
+          }
           const MatmulProblem leaf = leaf_of(problem);
           std::string reason = cuda::refuse_split_matmul(leaf);
           if (reason.empty()) reason = cuda::refuse_sm90_f32_leaves(problem);

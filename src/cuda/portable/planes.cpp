@@ -12,7 +12,6 @@ int64_t rows_of(const PairsOfRows& pairs, int64_t entries) {
   return entries * pairs.heads * pairs.rows;
 }
 
-// Whether rows of float32 are read 16 bytes at a time.
 void set_scale(double scale, double loss, PlanesOfRows* rows) {
   rows->scale = static_cast<float>(scale);
   rows->scale_rest = static_cast<float>(scale * (1 + loss) - double{rows->scale});

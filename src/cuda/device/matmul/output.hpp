@@ -63,7 +63,7 @@ struct MatmulElement {
 // ---- Output ----
 
 // c, of one batch entry. Every element is read (as c0) and written by the same thread, so that c0
-// may be c: whoever writes several reads their c0 before.
+// may be c: a caller that writes several loads all their c0 first.
 template <DType In, DType Out, Activation kActivation, bool kAmax>
 class MatmulOutput {
   using Real = decltype(widen(typename ElementOf<In>::Type{}));

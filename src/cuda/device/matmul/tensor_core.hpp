@@ -267,7 +267,7 @@ __device__ __forceinline__ void multiply(const MatmulLaunch& launch, const Matmu
     for (int leaf = 0; leaf < C.leaves; ++leaf) {
       for (int32_t left = stages / C.leaves; left > 0; --left) run_stage(0);
       leaf == 0 ? part.put(waiting) : part.add(waiting);
-      operands[0].load(stage_at(oldest), row, column, 0);  // registers did not keep them
+      operands[0].load(stage_at(oldest), row, column, 0);  // put() and add() need their registers
     }
   }
   // All warps are done with the stages, and no copy to them is in flight: sums may overwrite them.

@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Perseid Authors
 // SPDX-License-Identifier: Apache-2.0
 // Copies of rows between tensors of any strides, several in one launch: what a rank gives of its
-// keys and values to the memory that all ranks gather. Bound by memory. sm_80 and up.
+// keys and values to the memory that all ranks gather, and operands of a product that TMA cannot
+// load. Bound by memory. sm_80 and up.
 #pragma once
 
 #include "math/portable.hpp"

@@ -14,7 +14,7 @@
 //
 // Some lanes of a warp have a row and hold it in registers. The bound is memory: 4 bytes read and 4
 // written for each number. Rows that one block alone reads need no planes in memory: on sm_90 it
-// splits the queries of forward and the keys of backward itself.
+// splits the keys of backward itself, and the queries of forward where the configuration says so.
 //
 // Range. The factor of a pair is NaN, and makes every score that sees it NaN, if a number of either
 // row is not finite, or 2^64 or more; if the first row's largest is below 2^-64; or if it is 2^10

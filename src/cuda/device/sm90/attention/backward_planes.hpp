@@ -234,8 +234,8 @@ __device__ __forceinline__ bool split_keys_and_values(const AttentionBackwardPla
 
 // Beyond dim 64 the loops of a consumer end in one epilogue: its stores for each loop would take a
 // fifth of the kernel's compile time. Up to 64 that costs the loops registers. `own`: rows have
-// numbers of their own. Their loops and the common ones compute what they need each for itself:
-// what was computed once, before the branch, was spilled, and read again in each step.
+// numbers of their own. Each loop computes its addresses again: what was computed once, before the
+// branch, was spilled, and read again in each step.
 template <AttentionBackwardConfig C>
 __device__ __forceinline__ void run_planes_consumer(const AttentionBackwardPlanesArguments& a,
                                                     const PlanesShared<C>& shared,

@@ -518,7 +518,7 @@ class ForwardConsumer {
 
   // ---- Of planes ----
 
-  // The softmax of the tile before is complete; products of the other consumer run meanwhile.
+  // The softmax of the tile before is complete; products of other consumers run meanwhile.
   __device__ __forceinline__ void split_queries(int at) {
     if constexpr (C.splits_queries) {
       const auto queries = shared_.query(at % C.q_stages, number_);

@@ -10,11 +10,11 @@
 //   workspace                     put                        add      the first four
 //
 // Registers have room for the sums of two leaves of 64 rows by 128 columns and for the products of
-// a step. What is put where is written and read by the same thread.
+// a step. Each thread reads back only sums that it has stored, so no barrier is needed.
 //
 // A row or column of a leaf that f16 cannot carry has a factor of NaN. Its sums are made here by
-// multiply-add, from a and b as they were, in the order of device/matmul/fma.hpp: no kernel that
-// follows could put them into the tree.
+// multiply-add, from a and b as they were, in the order of device/matmul/fma.hpp: a later
+// kernel cannot insert them, as the tree is summed by then.
 #pragma once
 
 #include "cuda/device/sm90/matmul/epilogue.hpp"
