@@ -179,8 +179,8 @@ Status NcclLinks::meet_on_host(const Operation& operation) {
   }
   if (!status.ok()) return status;
   if (met.ok() && size > 1)
-    met = Group::open(std::make_shared<Mesh>(on_host_[own], std::move(sockets), nullptr),
-                      operation, {}, &host_);
+    met = Group::open(std::make_shared<Mesh>(on_host_[own], std::move(sockets), nullptr), operation,
+                      {}, &host_);
   status = group_.exchange(operation, {}, met.ok() ? "1" : "0", &messages);
   for (const size_t member : members)
     if (status.ok() && messages[member] != "1") leave_host();
