@@ -433,7 +433,7 @@ Status AllGatherMatmulPlan::give_gathered(const Tensor& gathered, void* stream) 
   return {};
 }
 
-// Of a product, without its chunks.
+// The arguments of one product, whose operand has arrived.
 perseid_matmul_args AllGatherMatmulPlan::arguments_of(const perseid_all_gather_matmul_args& args,
                                                       size_t product) const {
   auto inner = sized<perseid_matmul_args>();

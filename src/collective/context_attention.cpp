@@ -533,7 +533,7 @@ Status ContextAttentionPlan::forward(const perseid_context_attention_forward_arg
   return status.ok() ? finished : status;
 }
 
-// With all keys and values.
+// The arguments of the attention over all keys and values.
 template <class Args>
 Args ContextAttentionPlan::arguments_of(const Args& args) const {
   Args inner = args;

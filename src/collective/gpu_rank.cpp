@@ -420,7 +420,7 @@ Status GpuRank::failure(const Slot& slot) const {
       operation, slot.chunk < 0 ? "" : concatenate("; chunk ", slot.chunk, " has not arrived"));
 }
 
-// Of kernels whose waits have ended before the thread noticed, since the process was stopped.
+// A kernel may have reported a failed wait before the thread noticed, if the process was stopped.
 void GpuRank::read_reports() {
   for (uint32_t number = submitted_ - kept() + 1; number != submitted_ + 1; ++number) {
     Slot& each = slot(number);

@@ -146,7 +146,7 @@ class GpuRank final : public cuda::StreamObserver {
   uint32_t* begun_word(int32_t rank) const { return slab_->words(rank) + kMostRanks + 1; }
   uint32_t completed() const { return cpu::load_acquire(&words_->completed); }
   uint32_t in_flight() const { return submitted_ - completed(); }
-  // Of how many operations, up to the last one, there is a slot.
+  // The number of newest operations that still have a slot.
   uint32_t kept() const { return std::min(submitted_ - first_, kSlots); }
 
   // With the mutex.

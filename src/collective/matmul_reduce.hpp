@@ -44,7 +44,7 @@ class MatmulReducePlan final : public op::Plan {
     const WatchedWork* work = nullptr;  // once it has begun
   };
   MissingPart find_missing(uint32_t epoch, uint64_t ranks) const;
-  // Of the product, without its chunks.
+  // The arguments of the product, which signals no chunks.
   perseid_matmul_args arguments_of(const perseid_matmul_reduce_args& args) const;
   void read_operands(op::ArgumentReader& reader, Call* call) const;
   Status multiply(const Operation& operation, const Call& call, const Sending& sending) const;

@@ -23,7 +23,7 @@ constexpr const char* kFolder = "/tmp";
 // A connection that has not said who it is by then is closed.
 constexpr std::chrono::seconds kHelloTime{5};
 constexpr size_t kMostStrangers = 64;
-// One of so many that has said nothing at all for so long makes room for another.
+// Where there are as many, one that has sent nothing for so long is dropped for the next.
 constexpr std::chrono::milliseconds kSilence{100};
 
 void refuse(const Descriptor& socket, const std::string& sentence) {
@@ -89,7 +89,7 @@ class Reception {
 
   bool has_room() const { return strangers_.size() < kMostStrangers; }
 
-  // Of strangers that fill all room, the first one to have come and said nothing goes.
+  // Without room, drops the oldest stranger that has sent nothing.
   void make_room() {
     if (has_room()) return;
     const auto silent = std::find_if(strangers_.begin(), strangers_.end(),

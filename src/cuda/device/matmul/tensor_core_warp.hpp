@@ -159,8 +159,8 @@ struct WarpSums {
           sums[i][j][e] = fma(others.sums[i][j][e], factor, sums[i][j][e]);
   }
 
-  // To where they wait, and 0 then; and those that wait are added. The pairs of all threads lie
-  // side by side.
+  // put() stores the sums at `to` and clears them; add() adds what is stored there. The pairs of
+  // all threads are contiguous.
   __device__ __forceinline__ void put(unsigned char* to) {
     for_each_pair(to, [](Pair& pair, Real& first, Real& second) { pair = {first, second}; });
     *this = {};

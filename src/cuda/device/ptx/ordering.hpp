@@ -21,8 +21,8 @@ __device__ __forceinline__ void order_after(float value) {
   if (!__any_sync(0xffffffffu, __float_as_uint(value) != 0xffffffffu)) __nanosleep(1);
 }
 
-// At the start of one of two branches: the compiler moves nothing that both compute in front of
-// them, where it would take registers of whichever runs.
+// At the start of one of two branches: keeps the compiler from hoisting what both compute in front
+// of them, where it would take registers in both.
 __device__ __forceinline__ void separate_branch() { asm volatile("" ::: "memory"); }
 
 // The compiler computes the numbers here at the latest.

@@ -41,7 +41,7 @@ struct CopiedVector<16> {
 };
 
 // Elements of 2 bytes as a vector: from an address that is a multiple of 2, after `before` bytes of
-// a run and before `left` of it. Nothing beside the run is read.
+// a run and before `left` of it. Reads nothing outside the run.
 __device__ __forceinline__ uint4 gather_vector(const char* from, int before, int left) {
   uint32_t words[4] = {};
   const bool shifted = reinterpret_cast<uint64_t>(from) % 4 != 0;

@@ -109,9 +109,10 @@ __device__ __forceinline__ void multiply_planes(const Rows& a, const LaneVectors
 // For planes of weights, whose low halves are not scaled, and of rows of values in chunks of kChunk
 // numbers: use(i, index, sum) of the elements of P V in kGroups groups of 16 columns from `group`
 // on, whose sums begin from zero. kByRows: both small products of 16 rows of values follow one
-// another, else those of all rows with low halves of values and then those with high ones; which is
-// faster depends on the kernel. With kByRows make(k) makes the weights for 16 rows, from 16 * k on:
-// what takes long there overlaps with the small products with the rows before.
+// another, else those of all rows with low halves of values and then those with high ones; each
+// kernel has the order that was measured faster. With kByRows make(k) makes the weights for 16
+// rows, from 16 * k on: what takes long there overlaps with the small products with the rows
+// before.
 template <bool kByRows, int kGroups, int kChunk, int kLength, int kTiles, int kWeights, class Make,
           class Use>
 __device__ __forceinline__ void multiply_plane_columns(

@@ -35,7 +35,7 @@
 
 namespace perseid::internal::cuda {
 
-// By kLanes lanes side by side.
+// Splits rows, each by kLanes adjoining lanes.
 template <PlanesConfig C, int kLanes = C.lanes()>
 class RowSplit {
   static constexpr int kHeld = C.held(kLanes);

@@ -92,8 +92,8 @@ struct PlanesShared {
     return reinterpret_cast<uint32_t*>(memory + kLargestOfKeys) +
            (C.split_keys ? 0 : C.keys() * consumer);
   }
-  // What products with a consumer's dS of a step are to be multiplied by, for dQ. Beside largest(),
-  // so that one register has the address of both.
+  // The factor by which products with a consumer's dS of a step are multiplied for dQ. It follows
+  // largest(), so that one register has the address of both.
   __device__ __forceinline__ float& factor(int buffer, int consumer) const {
     return reinterpret_cast<float*>(memory + kLargest + 16)[8 * consumer + buffer];
   }
